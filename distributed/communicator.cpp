@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The header that rides in every join, and what it catches.
+#include "distributed/communicator.h"
+
+#include <algorithm>
+#include <string>
+
+namespace losstape {
+namespace {
+
+// What precedes the slots in a rank's part of a join. Compared across ranks before any slot is read.
+struct Header {
+  std::uint64_t magic = 0x6c6f737374617065U;
+  std::uint64_t sequence = 0;     // joins of this group so far
+  std::uint64_t fingerprint = 0;  // of the operation's name and the slots' size
+  std::uint64_t payload_bytes = 0;
+  Status status;
+};
+static_assert(std::is_trivially_copyable_v<Header>);
+
+constexpr std::size_t kHeaderBytes = (sizeof(Header) + 63) / 64 * 64;
+
+std::uint64_t fnv1a(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  return hash;
+}
+
+}  // namespace
+
+std::size_t Communicator::joined_bytes(int ranks, std::size_t payload_bytes) {
+  return ranks <= 1 ? 0 : kHeaderBytes + payload_bytes;
+}
+
+std::size_t Communicator::staging_bytes(int ranks, std::size_t payload_bytes) {
+  return joined_bytes(ranks, payload_bytes) * static_cast<std::size_t>(1 + ranks);
+}
+
+const std::byte* Communicator::payload_of(std::span<std::byte> staging, int rank, std::size_t payload_bytes) {
+  return staging.data() + (kHeaderBytes + payload_bytes) * static_cast<std::size_t>(1 + rank) + kHeaderBytes;
+}
+
+void Communicator::add_up(std::span<double> sums, const std::byte* from, bool first) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    double term = 0;
+    std::memcpy(&term, from + i * sizeof term, sizeof term);
+    sums[i] = first ? term : sums[i] + term;
+  }
+}
+
+Status Communicator::gather_parts(std::string_view operation, std::span<const std::byte> slots,
+                                  std::span<const std::byte> sums, const Status& status, std::span<std::byte> staging,
+                                  Traffic traffic) {
+  const std::size_t payload = slots.size() + sums.size();
+  const std::size_t part = kHeaderBytes + payload;
+  const std::size_t needed = part * static_cast<std::size_t>(1 + size());
+  if (staging.size() < needed) {
+    throw UsageError(
+        {"join", std::to_string(needed) + " bytes of staging", std::to_string(staging.size()), "reserve staging_bytes()"});
+  }
+  Header mine;
+  mine.sequence = sequence_++;
+  mine.fingerprint = fnv1a(operation);
+  mine.payload_bytes = payload;
+  mine.status = status;
+  std::memcpy(staging.data(), &mine, sizeof mine);
+  if (!slots.empty()) std::memcpy(staging.data() + kHeaderBytes, slots.data(), slots.size());
+  if (!sums.empty()) std::memcpy(staging.data() + kHeaderBytes + slots.size(), sums.data(), sums.size());
+  all_gather(staging.first(part), staging.subspan(part, part * static_cast<std::size_t>(size())), traffic);
+  Status first;
+  for (int r = 0; r < size(); ++r) {
+    Header theirs;
+    std::memcpy(static_cast<void*>(&theirs), payload_of(staging, r, payload) - kHeaderBytes, sizeof theirs);
+    if (theirs.magic != mine.magic || theirs.sequence != mine.sequence || theirs.fingerprint != mine.fingerprint ||
+        theirs.payload_bytes != mine.payload_bytes) {
+      const CommError desync({std::string(operation), "every rank in the same collective",
+                              "rank " + std::to_string(r) + " in another one (rank " + std::to_string(rank()) +
+                                  " is at join " + std::to_string(mine.sequence) + ")",
+                              "all ranks record the same nodes in the same order"});
+      abort(desync);
+      throw desync;
+    }
+    if (first.ok() && !theirs.status.ok()) {
+      first = theirs.status;
+      first.rank = r;
+    }
+  }
+  return first;
+}
+
+void Communicator::all_reduce(std::span<double> values, Reduce reduce) {
+  if (size() == 1) return;
+  std::vector<std::byte> staging(staging_bytes(size(), values.size_bytes()));
+  void (*fold)(double&, const double&) = nullptr;
+  switch (reduce) {
+    case Reduce::sum: fold = [](double& a, const double& b) { a += b; }; break;
+    case Reduce::min: fold = [](double& a, const double& b) { a = std::min(a, b); }; break;
+    case Reduce::max: fold = [](double& a, const double& b) { a = std::max(a, b); }; break;
+  }
+  join("all_reduce", values, fold, {}, {}, std::span<std::byte>(staging)).raise(size());
+}
+
+bool Communicator::agreed(std::uint64_t layout) const {
+  return std::find(agreed_.begin(), agreed_.end(), layout) != agreed_.end();
+}
+
+}  // namespace losstape
