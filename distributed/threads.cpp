@@ -147,8 +147,8 @@ void run_ranks(int ranks, const RunOptions& options, const std::function<void(Co
   std::exception_ptr first;        // of the ranks' own making
   std::exception_ptr consequence;  // a CommError: what a failure looks like to the peers
   const auto one_rank = [&](int rank) {
+    ThreadsCommunicator communicator(meeting, rank);  // outlives the catch below, whose words say more than its own
     try {
-      ThreadsCommunicator communicator(meeting, rank);
       body(communicator);
     } catch (const std::exception& error) {
       meeting->break_with(

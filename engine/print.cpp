@@ -62,13 +62,12 @@ std::string print(const BasicTape<R>& tape) {
   for (const RecordSummary& record : tape.records()) {
     std::string inputs;
     for (const std::uint32_t input : record.inputs) inputs += (inputs.empty() ? "" : " ") + var_text(input);
-    std::string outputs;
-    for (const Shape& shape : record.outputs) {
-      outputs += (outputs.empty() ? "" : " ") + shape_text(shape) + (shape.adjoint == Adjoint::yes ? "'" : "");
-    }
-    by_var[record.first_output] = {
-        var_text(record.first_output),         record.name, inputs, outputs, std::to_string(record.saved_bytes),
-        std::to_string(record.workspace_bytes)};
+    by_var[record.first_output] = {var_text(record.first_output),
+                                   record.name,
+                                   inputs,
+                                   outputs_text(record.outputs),
+                                   std::to_string(record.saved_bytes),
+                                   std::to_string(record.workspace_bytes)};
   }
   std::vector<Row> rows{{"var", "node", "inputs", "shapes (' has an adjoint)", "saved", "scratch"}};
   for (const auto& [number, row] : by_var) rows.push_back(row);

@@ -178,7 +178,7 @@ void BasicTape<R>::check_slice(const View& value, const MutableView& slice, cons
   if (slice.rows != value.rows || slice.cols != value.cols) {
     throw UsageError({operation, "a gradient slice of the value's shape, " + text(value), text(slice)});
   }
-  if (value.order() != slice.order() && value.rows > 1 && value.cols > 1) {
+  if (value.order() != slice.order() && value.cols > 1) {
     throw UsageError({operation, std::string("value and slice in one order, ") + name(value.order()),
                       std::string("a ") + name(slice.order()) + " slice",
                       "Eigen's matrices are column-major unless declared with Eigen::RowMajor"});
@@ -222,7 +222,9 @@ VarList<R> BasicTape<R>::append(const detail::NodeTable<R>& table, std::size_t s
     const Arena::Mark scratch = arena_.mark();
     lend(record->workspace, Purpose::workspace);
     ForwardContext<R> context(*record);
+    if (audit_ == Audit::unwritten_rows) mark_outputs(*record);
     table.forward(record->node, context);
+    if (audit_ == Audit::unwritten_rows) check_outputs(*record);
     arena_.rewind(scratch);
   } catch (...) {
     if (record != nullptr && record->node != nullptr && table.destroy != nullptr) table.destroy(record->node);
@@ -312,6 +314,24 @@ void BasicTape<R>::lend(std::span<Reserved> pieces, Purpose purpose) {
   }
 }
 
+template <class R>
+void BasicTape<R>::mark_outputs(const Record& record) {
+  for (std::uint32_t k = 0; k < record.outputs; ++k) {
+    const View& value = vars_[record.first_output + k].value;
+    detail::fill_with_marks(MutableView(const_cast<void*>(value.data()), value));
+  }
+}
+
+template <class R>
+void BasicTape<R>::check_outputs(const Record& record) const {
+  for (std::uint32_t k = 0; k < record.outputs; ++k) {
+    const Index row = detail::first_marked_row(vars_[record.first_output + k].value);
+    if (row < 0) continue;
+    throw UsageError({record.table->name, "forward to write every element of output " + std::to_string(k),
+                      "an element left unwritten", "", row});
+  }
+}
+
 // ---- Backward -------------------------------------------------------------------------------------------------------
 
 template <class R>
@@ -349,6 +369,7 @@ void BasicTape<R>::backward_from(const Var& loss, const View* seed) {
     vars_[i].written = false;
     vars_[i].complete = false;
   }
+  for (Record* record = last_; record != nullptr; record = record->previous) record->asked = 0;
   const Arena::Mark mark = arena_.mark();
   try {
     const GradSlice<R> own(target.slice, target.beta());
@@ -384,7 +405,6 @@ void BasicTape<R>::walk(State& loss) {
 
 template <class R>
 void BasicTape<R>::run_backward(Record& record) {
-  record.asked = 0;
   BackwardContext<R> context(record);
   record.table->backward(record.node, context);
   for (std::size_t i = 0; i < record.inputs.size(); ++i) {

@@ -19,8 +19,8 @@
 
 namespace losstape {
 
-// Checks for tests: before a node writes a slice for the first time it is filled with a marked NaN, and a mark that is left
-// is an error naming node, input and row. Reads and writes every slice once more.
+// Checks for tests: before a node writes an output, or a slice for the first time, it is filled with a marked NaN, and a
+// mark that is left is an error naming node, output or input, and row. Reads and writes every slice once more.
 enum class Audit : unsigned char { off, unwritten_rows };
 
 struct TapeOptions {
@@ -79,8 +79,9 @@ struct VarState;
 // in one arena, which clear() keeps: from the second step on nothing is allocated. It never owns or allocates a V-sized
 // gradient: those are the slices given to input().
 //
-// A throw in record() leaves the tape as it was. A throw in backward() fills the slices that were already being written with
-// NaN, marks them incomplete and leaves the tape usable. One tape belongs to one thread at a time.
+// A throw in record() leaves the tape as it was. A throw in backward() leaves slices that no node had asked for as they
+// were, fills the others with NaN, marks all incomplete and leaves the tape usable. One tape belongs to one thread at a
+// time.
 template <class R>
 class BasicTape {
  public:
@@ -181,6 +182,8 @@ class BasicTape {
   Record& begin_record(const detail::NodeTable<R>& table, std::span<const Var> inputs, const Outputs& outputs);
   void prepare(Record& record);
   void lend(std::span<Reserved> pieces, Purpose purpose);
+  void mark_outputs(const Record& record);
+  void check_outputs(const Record& record) const;
   State& state(const Var& var, const char* operation) const;
   Var handle(std::uint32_t index) { return {this, index, generation_}; }
   Var push_root(const State& state);

@@ -4,6 +4,9 @@
 #include "engine/device.h"
 #include "engine/dtype.h"
 #include "ops/dual.h"
+#include "ops/losses/kl.h"
+#include "ops/losses/nll_functor.h"
+#include "ops/losses/policy_functor.h"
 #include "ops/row_gradient.h"
 #include "ops/row_stats.h"
 
@@ -17,7 +20,11 @@ __global__ void use_host_device_headers(const BFloat16* x, Float16* y, double* z
   const RowScalars<float> scalars(row);
   const auto ratio =
       exp(Dual<double, 2>::variable(log_prob(stats, value), 0) - Dual<double, 2>::variable(entropy(stats), 1));
-  z[threadIdx.x] = scalars(value) + min(ratio, clamp(ratio, 0.8, 1.2)).d[0];
+  const auto terms = PolicyFunctor{{}}(ratio, ratio, ratio, ratio, NllFunctor{}(ratio));
+  const auto sound =
+      PolicyFunctor{{}}(Paired<float>(1), Paired<float>(1), Paired<float>(1), Paired<float>(1), Paired<float>(1));
+  z[threadIdx.x] =
+      scalars(value) + terms[0].d[0] + sound[0].value + point_gradient(row, value, 1) + static_cast<double>(fault_of(stats));
 }
 
 }  // namespace losstape

@@ -194,6 +194,11 @@ VarList<R> record(std::span<const ReducedColumn<R>> columns, BasicVar<R> token_m
   if (columns[0].per == Per::min || columns[0].per == Per::max) {
     throw UsageError({"masked_reduce", "a first column that is summed", "an extremum", "extrema are metrics"});
   }
+  for (const std::optional<double>& count : {counts.tokens, counts.sequences}) {
+    if (count && !(*count >= 0 && std::isfinite(*count))) {
+      throw UsageError({"masked_reduce", "counts that are finite and at least 0", std::to_string(*count)});
+    }
+  }
   MaskedReduceNode node;
   node.packing = packing;
   node.version = packing == nullptr ? 0 : packing->version();

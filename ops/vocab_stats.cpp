@@ -96,9 +96,9 @@ struct VocabStatsNode {
 
   void backward(auto& c) const {
     if (map.packing != nullptr) map.packing->expect_version(map.version, kName);
+    if (!c.wants_grad(0)) return;
+    check_adjoints(c);  // before the slice is asked for: a refusal leaves it as it was
     const auto slice = c.grad(0);
-    if (!slice) return;
-    check_adjoints(c);
     const auto points = c.workspace(of<PointGradient>, 3);
     const Index rows = slice.rows();
     const Index chunk = options.chunk_rows > 0 ? options.chunk_rows : std::max<Index>(rows, 1);

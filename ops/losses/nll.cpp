@@ -2,7 +2,10 @@
 // The graph of the negative log-likelihood.
 #include "ops/losses/nll.h"
 
+#include <array>
+
 #include "ops/losses/columns.h"
+#include "ops/losses/nll_functor.h"
 #include "ops/token_map.h"
 
 namespace losstape {

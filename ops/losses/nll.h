@@ -2,19 +2,11 @@
 // Negative log-likelihood (supervised fine-tuning).
 #pragma once
 
-#include "engine/device.h"
 #include "ops/losses/loss_result.h"
 #include "ops/packing.h"
 #include "ops/vocab_stats.h"
 
 namespace losstape {
-
-struct NllFunctor {
-  template <class T>
-  LOSSTAPE_HOST_DEVICE T operator()(const T& logp) const {
-    return -logp;
-  }
-};
 
 // −Σ m ℓ / (N_tokens + 1e-8), with m = token_mask · sample_mask of the predicted tokens. Needs columns.token_mask.
 // Metrics (NeMo-RL's names): loss, num_unmasked_tokens (Σ m), num_valid_samples (Σ sample_mask).

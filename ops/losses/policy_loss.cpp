@@ -2,6 +2,8 @@
 // The graph of the clipped policy gradient.
 #include "ops/losses/policy_loss.h"
 
+#include <array>
+#include <cmath>
 #include <string>
 
 #include "engine/error.h"
