@@ -68,14 +68,18 @@ Status Communicator::gather_parts(std::string_view operation, std::span<const st
   if (!sums.empty()) std::memcpy(staging.data() + kHeaderBytes + slots.size(), sums.data(), sums.size());
   all_gather(staging.first(part), staging.subspan(part, part * static_cast<std::size_t>(size())), traffic);
   Status first;
+  Header rank0;
   for (int r = 0; r < size(); ++r) {
     Header theirs;
     std::memcpy(static_cast<void*>(&theirs), payload_of(staging, r, payload) - kHeaderBytes, sizeof theirs);
-    if (theirs.magic != mine.magic || theirs.sequence != mine.sequence || theirs.fingerprint != mine.fingerprint ||
-        theirs.payload_bytes != mine.payload_bytes) {
+    if (r == 0) rank0 = theirs;
+    // Every rank compares with rank 0, so all name the same one.
+    if (theirs.magic != mine.magic || theirs.sequence != rank0.sequence || theirs.fingerprint != rank0.fingerprint ||
+        theirs.payload_bytes != rank0.payload_bytes) {
       const CommError desync({std::string(operation), "every rank in the same collective",
-                              "rank " + std::to_string(r) + " in another one (rank " + std::to_string(rank()) +
-                                  " is at join " + std::to_string(mine.sequence) + ")",
+                              "rank " + std::to_string(r) + " in another one than rank 0 (" +
+                                  std::to_string(theirs.sequence) + " joins before it, " + std::to_string(rank0.sequence) +
+                                  " on rank 0)",
                               "all ranks record the same nodes in the same order"});
       abort(desync);
       throw desync;
@@ -94,10 +98,17 @@ void Communicator::all_reduce(std::span<double> values, Reduce reduce) {
   void (*fold)(double&, const double&) = nullptr;
   switch (reduce) {
     case Reduce::sum: fold = [](double& a, const double& b) { a += b; }; break;
-    case Reduce::min: fold = [](double& a, const double& b) { a = std::min(a, b); }; break;
-    case Reduce::max: fold = [](double& a, const double& b) { a = std::max(a, b); }; break;
+    // A NaN of any rank wins.
+    case Reduce::min: fold = [](double& a, const double& b) { a = b < a || b != b ? b : a; }; break;
+    case Reduce::max: fold = [](double& a, const double& b) { a = b > a || b != b ? b : a; }; break;
   }
   join("all_reduce", values, fold, {}, {}, std::span<std::byte>(staging)).raise(size());
+}
+
+void Communicator::check_room(std::size_t part, std::size_t all, int ranks) {
+  if (all == part * static_cast<std::size_t>(ranks)) return;
+  throw UsageError({"all_gather", "room for " + std::to_string(ranks) + " parts of " + std::to_string(part) + " bytes",
+                    std::to_string(all) + " bytes"});
 }
 
 bool Communicator::agreed(std::uint64_t layout) const {

@@ -36,7 +36,7 @@ class Communicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual std::chrono::milliseconds deadline() const = 0;
-  // Concatenates every rank's `mine` in rank order into `all`; equal sizes on every rank.
+  // Concatenates every rank's `mine` in rank order into `all`; equal sizes on every rank, and size() times that of `all`.
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Traffic traffic) = 0;
   virtual void barrier() = 0;
   // Breaks the group: peers that wait, and all later calls, throw `cause`.
@@ -44,8 +44,13 @@ class Communicator {
   // The ranks of one colour, ordered by key then rank. Called by all ranks.
   [[nodiscard]] virtual std::unique_ptr<Communicator> split(int colour, int key) = 0;
 
-  // Reduces element by element in rank order: every rank gets the same bits. Allocates; nodes use join.
+  // Reduces element by element in rank order: every rank gets the same bits, NaN where any rank has one. Allocates; nodes
+  // use join.
   void all_reduce(std::span<double> values, Reduce reduce);
+  [[nodiscard]] double all_reduce(double value, Reduce reduce) {
+    all_reduce(std::span(&value, 1), reduce);
+    return value;
+  }
 
   // Bytes of staging that a join of this payload needs: this rank's part and one a rank.
   [[nodiscard]] static std::size_t staging_bytes(int ranks, std::size_t payload_bytes);
@@ -53,14 +58,15 @@ class Communicator {
   [[nodiscard]] static std::size_t joined_bytes(int ranks, std::size_t payload_bytes);
 
   // Folds every rank's slots in rank order into `slots`, and adds up every rank's `sums`, in one collective; returns the
-  // first bad status of any rank, and then leaves both as they were. `operation` and the sizes are compared across ranks:
-  // those that joined different things all throw a CommError. `staging` is staging_bytes(size(), bytes of slots and sums)
-  // long.
+  // first bad status of any rank, and then leaves both as they were. A group of one says nothing to anyone. `operation` and
+  // the sizes are compared across ranks: those that joined different things all throw a CommError. `staging` is
+  // staging_bytes(size(), bytes of slots and sums) long.
   template <class Slot>
   [[nodiscard]] Status join(std::string_view operation, std::span<Slot> slots, void (*fold)(Slot& into, const Slot& from),
                             std::span<double> sums, const Status& status, std::span<std::byte> staging,
                             Traffic traffic = Traffic::step) {
     static_assert(std::is_trivially_copyable_v<Slot>);
+    if (size() == 1) return status;  // its own slots are the joined ones
     Status first = gather_parts(operation, std::as_bytes(slots), std::as_bytes(sums), status, staging, traffic);
     if (!first.ok()) return first;
     const std::size_t payload = slots.size_bytes() + sums.size_bytes();
@@ -83,6 +89,10 @@ class Communicator {
   // Layouts that all ranks agreed on, by fingerprint.
   [[nodiscard]] bool agreed(std::uint64_t layout) const;
   void remember(std::uint64_t layout) { agreed_.push_back(layout); }
+
+ protected:
+  // Errors: UsageError for an all_gather whose `all` is not as long as size() parts.
+  static void check_room(std::size_t part, std::size_t all, int ranks);
 
  private:
   Status gather_parts(std::string_view operation, std::span<const std::byte> slots, std::span<const std::byte> sums,
@@ -107,6 +117,22 @@ class Group {
   [[nodiscard]] int size() const { return communicator_ == nullptr ? 1 : communicator_->size(); }
   // Null in a group of one: there is nothing to say to anyone.
   [[nodiscard]] Communicator* communicator() const { return communicator_; }
+
+  // For a node with one join in its forward. In reserve: the staging, found again as c.workspace(of<std::byte>, k), and the
+  // collective that a plan counts.
+  template <class Slot>
+  void reserve_join(auto& c, Of<Slot> /*type*/, Index slots, Index sums = 0) const {
+    const auto payload = static_cast<std::size_t>(slots) * sizeof(Slot) + static_cast<std::size_t>(sums) * sizeof(double);
+    c.workspace(of<std::byte>, static_cast<Index>(Communicator::staging_bytes(size(), payload)));
+    c.collective(size() > 1 ? 1 : 0, 0, Communicator::joined_bytes(size(), payload));
+  }
+  // In forward: Communicator::join, or nothing in a group of one. Throws the first bad status of any rank, on every rank.
+  template <class Slot>
+  void join(std::string_view operation, std::span<Slot> slots, void (*fold)(Slot& into, const Slot& from),
+            std::span<std::byte> staging, std::span<double> sums = {}, Status status = {}) const {
+    if (communicator_ != nullptr) status = communicator_->join(operation, slots, fold, sums, status, staging);
+    status.raise(size());
+  }
 
  private:
   Communicator* communicator_ = nullptr;

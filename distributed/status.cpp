@@ -11,7 +11,9 @@ namespace {
 
 template <std::size_t N>
 void copy(char (&to)[N], const std::string& from) {
-  const std::size_t length = std::min(from.size(), N - 1);
+  std::size_t length = std::min(from.size(), N - 1);
+  const auto inside = [&](std::size_t at) { return (static_cast<unsigned char>(from[at]) & 0xC0U) == 0x80U; };
+  while (length > 0 && length < from.size() && inside(length)) --length;  // never half a character of UTF-8
   std::copy_n(from.begin(), length, to);
   to[length] = '\0';
 }
@@ -21,6 +23,7 @@ void copy(char (&to)[N], const std::string& from) {
 Status::Status(const Error& error) : kind(Kind::usage), row(error.row()), count(error.count()) {
   if (dynamic_cast<const DataError*>(&error) != nullptr) kind = Kind::data;
   if (dynamic_cast<const DeviceError*>(&error) != nullptr) kind = Kind::device;
+  if (dynamic_cast<const CommError*>(&error) != nullptr) kind = Kind::comm;
   copy(operation, error.operation());
   copy(expected, error.expected());
   copy(found, error.found());
@@ -37,6 +40,7 @@ void Status::raise(int group_size) const {
     case Kind::usage: throw UsageError(parts);
     case Kind::data: throw DataError(parts);
     case Kind::device: throw DeviceError(parts);
+    case Kind::comm: throw CommError(parts);
   }
 }
 

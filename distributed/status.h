@@ -11,7 +11,7 @@ namespace losstape {
 // A rank with bad input takes part in the collective all the same; every rank then throws the same error, none waits for
 // one that left. Fixed size and plain bytes: it travels in the header.
 struct Status {
-  enum class Kind : std::uint32_t { ok, usage, data, device };
+  enum class Kind : std::uint32_t { ok, usage, data, device, comm };
 
   Kind kind = Kind::ok;
   std::int32_t rank = -1;  // that reported it, filled in by the join

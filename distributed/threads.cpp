@@ -8,10 +8,25 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace losstape::threads {
 namespace {
+
+// Why ranks meet. Those that come for different things are told so: none may take another's meeting for its own.
+struct Occasion {
+  std::string_view operation;
+  std::string_view phase;
+  std::size_t bytes = 0;
+
+  bool operator==(const Occasion&) const = default;
+  [[nodiscard]] std::string text() const {
+    std::string words(operation);
+    if (bytes > 0) words += " of " + std::to_string(bytes) + " bytes";
+    return words.append(phase);
+  }
+};
 
 // Shared by the ranks of one group.
 struct Meeting {
@@ -25,6 +40,7 @@ struct Meeting {
   std::vector<std::vector<std::byte>> parts;  // what each rank gave; a rank writes its own between two meetings
   std::vector<char> here;                     // ranks that arrived at the present meeting
   int arrived = 0;
+  Occasion occasion;  // of the present meeting, as the first to arrive said
   std::uint64_t meetings = 0;
   std::optional<ErrorParts> broken;  // the first cause
   std::map<std::pair<std::uint64_t, int>, std::shared_ptr<Meeting>> children;
@@ -37,10 +53,21 @@ struct Meeting {
     if (!broken) broken = cause;
     changed.notify_all();
   }
+  void expect_whole() {
+    const std::scoped_lock lock(mutex);
+    if (broken) throw CommError(*broken);
+  }
   // Returns when every rank has arrived; throws the first cause when the group is broken, or breaks it at the deadline.
-  void meet(int rank, const char* operation) {
+  void meet(int rank, const Occasion& wanted) {
     std::unique_lock lock(mutex);
     if (broken) throw CommError(*broken);
+    if (arrived == 0) occasion = wanted;
+    if (occasion != wanted) {
+      break_locked({std::string(wanted.operation), "every rank in the same collective",
+                    "rank " + std::to_string(rank) + " in " + wanted.text() + " while others are in " + occasion.text(),
+                    "all ranks record the same nodes, of the same rows and options, in the same order"});
+      throw CommError(*broken);
+    }
     const std::uint64_t mine = meetings;
     here[static_cast<std::size_t>(rank)] = 1;
     if (++arrived == size) {
@@ -57,8 +84,8 @@ struct Meeting {
       for (int r = 0; r < size; ++r) {
         if (here[static_cast<std::size_t>(r)] == 0) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(r);
       }
-      break_locked({operation, "every rank within " + std::to_string(deadline.count()) + " ms", missing + " did not arrive",
-                    "all ranks call the same collectives in the same order"});
+      break_locked({std::string(wanted.operation), "every rank within " + std::to_string(deadline.count()) + " ms",
+                    missing + " did not arrive", "all ranks call the same collectives in the same order"});
     }
     throw CommError(*broken);
   }
@@ -80,19 +107,20 @@ class ThreadsCommunicator final : public Communicator {
   [[nodiscard]] std::chrono::milliseconds deadline() const override { return meeting_->deadline; }
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Traffic /*traffic*/) override {
+    check_room(mine.size(), all.size(), size());
+    meeting_->expect_whole();  // in a broken group a peer may still be reading what this rank gave before
     std::vector<std::vector<std::byte>>& parts = meeting_->parts;
     parts[static_cast<std::size_t>(rank_)].assign(mine.begin(), mine.end());
-    meeting_->meet(rank_, "all_gather");
+    meeting_->meet(rank_, {"all_gather", "", mine.size()});
     for (int r = 0; r < size(); ++r) {
       const std::vector<std::byte>& part = parts[static_cast<std::size_t>(r)];
-      if (part.size() != mine.size()) disagree(r, part.size(), mine.size());
       std::copy(part.begin(), part.end(),
                 all.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(r) * mine.size()));
     }
-    meeting_->meet(rank_, "all_gather");
+    meeting_->meet(rank_, {"all_gather", ", read", mine.size()});
   }
 
-  void barrier() override { meeting_->meet(rank_, "barrier"); }
+  void barrier() override { meeting_->meet(rank_, {"barrier", "", 0}); }
 
   void abort(const Error& cause) override { meeting_->break_with(cause.parts()); }
 
@@ -119,15 +147,6 @@ class ThreadsCommunicator final : public Communicator {
   }
 
  private:
-  [[noreturn]] void disagree(int peer, std::size_t theirs, std::size_t mine) {
-    const CommError desync(
-        {"all_gather", "parts of one size from every rank",
-         std::to_string(theirs) + " bytes from rank " + std::to_string(peer) + " beside " + std::to_string(mine),
-         "ranks with other numbers of rows or other options recorded different nodes"});
-    abort(desync);
-    throw desync;
-  }
-
   std::shared_ptr<Meeting> meeting_;
   int rank_;
   int exceptions_;
@@ -138,33 +157,47 @@ class ThreadsCommunicator final : public Communicator {
 
 namespace detail {
 
-void run_ranks(int ranks, const RunOptions& options, const std::function<void(Communicator&)>& body) {
+void check_options(int ranks, const RunOptions& options) {
   if (ranks < 1 || ranks > 256) {
     throw UsageError({"threads::run", "between 1 and 256 ranks", std::to_string(ranks)});
   }
+  if (options.deadline < std::chrono::milliseconds(1) || options.deadline > std::chrono::hours(24 * 366)) {
+    throw UsageError(
+        {"threads::run", "a deadline between 1 ms and a year", std::to_string(options.deadline.count()) + " ms"});
+  }
+}
+
+void run_ranks(int ranks, const RunOptions& options, const std::function<void(Communicator&)>& body) {
   const auto meeting = std::make_shared<Meeting>(ranks, options.deadline);
   std::mutex mutex;
   std::exception_ptr first;        // of the ranks' own making
   std::exception_ptr consequence;  // a CommError: what a failure looks like to the peers
+  // Kept before the peers are woken, so that what they throw on waking comes second.
+  const auto keep = [&](std::exception_ptr& which) {
+    const std::scoped_lock lock(mutex);
+    if (!which) which = std::current_exception();
+  };
   const auto one_rank = [&](int rank) {
     ThreadsCommunicator communicator(meeting, rank);  // outlives the catch below, whose words say more than its own
     try {
       body(communicator);
     } catch (const std::exception& error) {
+      keep(dynamic_cast<const CommError*>(&error) == nullptr ? first : consequence);
       meeting->break_with(
           {"threads::run", "every rank to finish", "rank " + std::to_string(rank) + " failed: " + error.what()});
-      const std::scoped_lock lock(mutex);
-      std::exception_ptr& which = dynamic_cast<const CommError*>(&error) == nullptr ? first : consequence;
-      if (!which) which = std::current_exception();
     } catch (...) {
+      keep(first);
       meeting->break_with({"threads::run", "every rank to finish", "rank " + std::to_string(rank) + " failed"});
-      const std::scoped_lock lock(mutex);
-      if (!first) first = std::current_exception();
     }
   };
   std::vector<std::thread> others;
-  for (int rank = 1; rank < ranks; ++rank) others.emplace_back(one_rank, rank);
-  one_rank(0);
+  try {
+    for (int rank = 1; rank < ranks; ++rank) others.emplace_back(one_rank, rank);
+    one_rank(0);
+  } catch (...) {  // the system has no more threads
+    keep(first);
+    meeting->break_with({"threads::run", "a thread for every rank", "fewer"});
+  }
   for (std::thread& thread : others) thread.join();
   if (first) std::rethrow_exception(first);
   if (consequence) std::rethrow_exception(consequence);

@@ -88,12 +88,13 @@ VocabShard VocabShard::range(TensorGroup group, Index begin, Index end, Index vo
 
 void agree_on_layout(const VocabShard& shard) {
   const int ranks = shard.group.size();
-  std::vector<Claim> claims(static_cast<std::size_t>(ranks));
-  claims[static_cast<std::size_t>(shard.group.rank())] = {shard.begin, shard.end, shard.vocab_size};
   Communicator* communicator = shard.group.communicator();
   const std::uint64_t layout = fingerprint(shard);
+  // Every step comes here: from the second on, nothing is allocated.
+  if (communicator != nullptr ? communicator->agreed(layout) : shard.begin == 0 && shard.end >= shard.vocab_size) return;
+  std::vector<Claim> claims(static_cast<std::size_t>(ranks));
+  claims[static_cast<std::size_t>(shard.group.rank())] = {shard.begin, shard.end, shard.vocab_size};
   if (communicator != nullptr) {
-    if (communicator->agreed(layout)) return;
     std::vector<std::byte> staging(Communicator::staging_bytes(ranks, std::span(claims).size_bytes()));
     communicator
         ->join(
@@ -106,10 +107,11 @@ void agree_on_layout(const VocabShard& shard) {
             {}, Status(), std::span<std::byte>(staging), Traffic::handshake)
         .raise(ranks);
   }
+  const Index vocab_size = claims[0].vocab_size;
   const std::string found = fault(std::move(claims));
   if (!found.empty()) {
-    throw UsageError({"vocab_shard", "shards that tile the vocabulary [0, " + std::to_string(shard.vocab_size) + ") once",
-                      found, "VocabShard::even gives each rank its share"});
+    throw UsageError({"vocab_shard", "shards that tile the vocabulary [0, " + std::to_string(vocab_size) + ") once", found,
+                      "VocabShard::even gives each rank its share"});
   }
   if (communicator != nullptr) communicator->remember(layout);
 }

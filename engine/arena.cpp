@@ -60,12 +60,11 @@ void Arena::rewind(const Mark& mark) {
 }
 
 void Arena::clear() {
-  if (chunks_.size() > 1) {
-    // One chunk of the most that was held at once: a bump allocator without a seam needs no more for the same step.
-    chunks_.clear();
-    add_chunk(peak_all_);
-  }
   rewind({});
+  if (chunks_.size() <= 1) return;
+  // One chunk of the most that was held at once: a bump allocator without a seam needs no more for the same step.
+  chunks_.clear();
+  add_chunk(peak_all_);
 }
 
 std::size_t Arena::capacity() const {

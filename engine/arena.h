@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <new>
+#include <span>
 #include <type_traits>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Block {
 
   [[nodiscard]] T& operator()(Index r, Index c = 0) const { return data[r * cols + c]; }
   [[nodiscard]] Index size() const { return rows * cols; }
+  [[nodiscard]] std::span<T> span() const { return {data, static_cast<std::size_t>(size())}; }
 };
 
 // One growing stack of memory. clear() keeps the memory, in one piece, so a step no larger than an earlier one allocates

@@ -148,7 +148,20 @@ void with_float_type(DType dtype, F&& f) {
   }
 }
 
-// Widens or narrows between element types; 16-bit floats go through fp32, which a double is rounded to first.
+namespace detail {
+// A double as the fp32 from which rounding to 16 bits gives what rounding the double itself would: where it lies between two
+// fp32, the one with an odd last bit, which is never a tie of the narrower type.
+LOSSTAPE_HOST_DEVICE inline float round_to_odd(double value) {
+  const auto nearest = static_cast<float>(value);
+  const auto back = static_cast<double>(nearest);
+  if (back == value || value != value) return nearest;
+  auto word = std::bit_cast<std::uint32_t>(nearest);
+  if (value < 0 ? back < value : back > value) --word;  // toward zero
+  return std::bit_cast<float>(word | 1U);
+}
+}  // namespace detail
+
+// Widens or narrows between element types, rounding once, to nearest even.
 template <class To, class From>
 LOSSTAPE_HOST_DEVICE constexpr To convert(From value) {
   constexpr bool half_from = std::is_same_v<From, BFloat16> || std::is_same_v<From, Float16>;
@@ -157,6 +170,8 @@ LOSSTAPE_HOST_DEVICE constexpr To convert(From value) {
     return value;
   } else if constexpr (half_from) {
     return convert<To>(static_cast<float>(value));
+  } else if constexpr (half_to && std::is_same_v<From, double>) {
+    return To(detail::round_to_odd(value));
   } else if constexpr (half_to) {
     return To(static_cast<float>(value));
   } else {

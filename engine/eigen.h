@@ -21,7 +21,8 @@ using ConstEigenMap = Eigen::Map<const Eigen::Matrix<T, Eigen::Dynamic, Eigen::D
 namespace detail {
 template <class T>
 void expect_dtype(const Layout& layout) {
-  if (layout.dtype != dtype_of<T>) throw UsageError({"as_eigen", name(dtype_of<T>), name(layout.dtype)});
+  constexpr DType wanted = losstape::dtype_of<T>;
+  if (layout.dtype != wanted) throw UsageError({"as_eigen", name(wanted), name(layout.dtype)});
 }
 }  // namespace detail
 

@@ -17,7 +17,7 @@ enum class Grad : unsigned char {
                // backward on it counts as overwrite
 };
 
-// Whether a slice may be narrower than the tape's real type. Each write then rounds once, to nearest even.
+// Whether a slice may be narrower than the tape's real type. Each write then narrows its real once, to nearest even.
 enum class SliceRounding : unsigned char { refused, allowed };
 
 [[nodiscard]] constexpr const char* name(Grad grad) {
@@ -45,7 +45,7 @@ class GradSlice {
   GradSlice() = default;
   GradSlice(const MutableView& memory, Beta beta) : memory_(memory), beta_(beta), wanted_(true) {}
 
-  // Empty where nobody wants this gradient.
+  // Empty where nobody wants this gradient: writes then do nothing.
   [[nodiscard]] explicit operator bool() const { return wanted_; }
   [[nodiscard]] Index rows() const { return memory_.rows; }
   [[nodiscard]] Index cols() const { return memory_.cols; }
@@ -57,6 +57,7 @@ class GradSlice {
 
   // Stores or adds one element.
   void write(Index r, Index c, double value) const {
+    if (!wanted_) return;
     const Index at = r * memory_.row_stride + c * memory_.col_stride;
     if (memory_.dtype == dtype_of<R>) {
       put<R>(at, value);
@@ -68,7 +69,7 @@ class GradSlice {
 
   // Says that row r has no gradient: exact zeros where the row is undefined, untouched otherwise.
   void zero_row(Index r) const {
-    if (beta_ != Beta::store) return;
+    if (beta_ != Beta::store || !wanted_) return;
     const std::size_t size = size_of(memory_.dtype);
     auto* row = static_cast<std::byte*>(memory_.data()) + r * memory_.row_stride * static_cast<Index>(size);
     if (memory_.col_stride == 1) {

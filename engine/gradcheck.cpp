@@ -24,6 +24,9 @@ double largest(std::span<const double> values) {
   return most;
 }
 
+// Whether `found` is worse than the worst so far. NaN is the worst of all, and stays.
+bool worse(double found, double worst) { return !std::isnan(worst) && !(found <= worst); }
+
 // The run of one check: moves points, compares, keeps the report.
 class Checker {
  public:
@@ -61,6 +64,14 @@ class Checker {
   void plan(Index own) {
     turns_.assign(1, own);
     if (!options_.coordinates.empty()) turns_ = options_.coordinates;
+    const auto rank = static_cast<std::size_t>(options_.rank);
+    const bool sampled = options_.directions > 0 || options_.entries > 0;
+    if (!options_.coordinates.empty() &&
+        (options_.rank < 0 || rank >= turns_.size() || (!sampled && turns_[rank] != size()))) {
+      throw UsageError({"gradcheck", "coordinates of every rank: the sizes of its x0, " + std::to_string(size()) + " here",
+                        "rank " + std::to_string(options_.rank) + " of " + std::to_string(turns_.size()) +
+                            (rank < turns_.size() ? " with " + std::to_string(turns_[rank]) : "")});
+    }
     probes_ = options_.directions;
     for (const Index turn : turns_) probes_ += turn;
   }
@@ -85,8 +96,7 @@ class Checker {
   }
 
   void check_direction(Index d) {
-    // Unit length over all ranks' entries together.
-    const double scale = 1 / std::sqrt(over_ranks(static_cast<double>(size())));
+    // Every entry moves by a whole step: a wrong one shows in its full size, however many there are.
     std::mt19937_64 random(options_.seed * 1000003U + static_cast<std::uint64_t>(d) * 7919U +
                            static_cast<std::uint64_t>(options_.rank));
     std::vector<std::vector<double>> start;
@@ -97,7 +107,7 @@ class Checker {
       start.push_back(problem_.point(i));
       std::vector<double>& v = along.emplace_back(start.back().size());
       for (std::size_t j = 0; j < v.size(); ++j) {
-        v[j] = (random() & 1U) != 0 ? scale : -scale;
+        v[j] = (random() & 1U) != 0 ? 1.0 : -1.0;
         const double g = problem_.gradient(i)[j];
         analytic += g * v[j];
         norm += g * g;
@@ -112,13 +122,20 @@ class Checker {
     compare(move, over_ranks(analytic), std::sqrt(over_ranks(norm)), 0, -1, 0, true);
   }
 
+  Index random_entry() {
+    if (options_.among.empty()) return static_cast<Index>(entry_() % static_cast<std::uint64_t>(size()));
+    const Index drawn = options_.among[entry_() % options_.among.size()];
+    if (0 <= drawn && drawn < size()) return drawn;
+    throw UsageError({"gradcheck", "among: entries in [0, " + std::to_string(size()) + ")", std::to_string(drawn)});
+  }
+
   // Entry k in order, or a random one for k = −1, of the rank whose turn it is.
   void check_entry(int rank, Index k) {
     const bool mine = rank == options_.rank && size() > 0;
     std::size_t input = 0;
     Index at = 0;
     if (mine) {
-      at = k >= 0 ? k : static_cast<Index>(entry_() % static_cast<std::uint64_t>(size()));
+      at = k >= 0 ? k : random_entry();
       while (at >= static_cast<Index>(problem_.point(input).size()))
         at -= static_cast<Index>(problem_.point(input++).size());
     }
@@ -148,8 +165,9 @@ class Checker {
     ++report_.checked;
     const double unit = std::max({scale, std::abs(f_), 1e-300});
     const double error = std::abs(analytic - frozen.slope) / unit;
-    report_.stopped = std::max(report_.stopped, std::abs(frozen.slope - plain.slope) / unit);
-    if (!(error <= report_.worst_relative_error)) {
+    const double stopped = std::abs(frozen.slope - plain.slope) / unit;
+    if (worse(stopped, report_.stopped)) report_.stopped = stopped;
+    if (worse(error, report_.worst_relative_error)) {
       report_.worst_relative_error = error;
       report_.input = input;
       report_.row = row;
@@ -168,7 +186,7 @@ class Checker {
       const double unit = std::max(largest(fp64[i]), 1e-300);
       for (std::size_t j = 0; j < fp32[i].size(); ++j) {
         const double gap = std::abs(fp32[i][j] - fp64[i][j]) / unit;
-        if (!(gap <= report_.fp32_gap)) report_.fp32_gap = gap;
+        if (worse(gap, report_.fp32_gap)) report_.fp32_gap = gap;
       }
       count += fp32[i].size();
     }

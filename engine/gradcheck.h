@@ -23,10 +23,13 @@ enum class Fp32Check : unsigned char { compare, skip };
 struct GradcheckOptions {
   double rel = 1e-7;   // largest error, relative to the largest entry of that input's gradient, or |f| where that is larger
   double step = 1e-5;  // of the central differences
-  // Without these every entry is checked. With them: random directions, in which all entries move at once, and random
-  // entries.
+  // Without these every entry is checked. With them: random directions, in which all entries move by a step at once, either
+  // way, and the error is relative to the L2 norm of the gradient (or |f|); and random entries.
   Index directions = 0;
   Index entries = 0;
+  // Entries that the random ones are drawn from, counted row by row through every input; empty: all. For inputs of which
+  // most entries have next to no gradient.
+  std::vector<Index> among{};
   std::uint64_t seed = 1;    // of the directions, the entries and the upstream of an f that is no scalar
   double most_kinks = 0.25;  // share of the probes that may straddle a kink and be skipped
   Fp32Check fp32 = Fp32Check::compare;
@@ -161,7 +164,7 @@ class Problem final : public GradcheckProblem {
     std::array<std::vector<R>, N> slices;
     std::array<BasicVar<R>, N> x;
     for (std::size_t i = 0; i < N; ++i) {
-      slices[i].resize(at[i].size());
+      slices[i].assign(at[i].size(), R(0));
       x[i] = tape.input(View(at[i].data(), shapes_[i].rows, shapes_[i].cols),
                         MutableView(slices[i].data(), shapes_[i].rows, shapes_[i].cols));
     }

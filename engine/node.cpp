@@ -14,22 +14,43 @@ void Outputs::add(const Shape& shape) {
   if (size_ == kMost) {
     throw UsageError({"Outputs", "at most " + std::to_string(kMost) + " outputs of one node", "one more"});
   }
-  shapes_[size_++] = shape;
+  shapes_.list[size_++] = shape;
+}
+
+namespace {
+
+[[noreturn]] void refuse_number(const char* node, const char* kind, std::size_t number, std::size_t count) {
+  throw UsageError({node, std::string(kind) + "s 0 to n - 1 of n = " + std::to_string(count),
+                    std::string(kind) + " " + std::to_string(number), "record() says how many a node has"});
 }
 
 template <class R>
+std::uint32_t input_of(const Recorded<R>& record, std::size_t i) {
+  if (i >= record.inputs.size()) refuse_number(record.table->name, "input", i, record.inputs.size());
+  return record.inputs[i];
+}
+
+template <class R>
+std::uint32_t output_of(const Recorded<R>& record, std::size_t k) {
+  if (k >= record.outputs) refuse_number(record.table->name, "output", k, record.outputs);
+  return record.first_output + static_cast<std::uint32_t>(k);
+}
+
+}  // namespace
+
+template <class R>
 Shape ReserveContext<R>::in(std::size_t i) const {
-  return record_.tape->shape(record_.tape->handle(record_.inputs[i]));
+  return record_.tape->shape(record_.tape->handle(input_of(record_, i)));
 }
 
 template <class R>
 Shape ReserveContext<R>::out(std::size_t k) const {
-  return record_.tape->shape(record_.tape->handle(record_.first_output + static_cast<std::uint32_t>(k)));
+  return record_.tape->shape(record_.tape->handle(output_of(record_, k)));
 }
 
 template <class R>
 bool ReserveContext<R>::wants_grad(std::size_t i) const {
-  return record_.tape->vars_[record_.inputs[i]].wants_grad;
+  return record_.tape->vars_[input_of(record_, i)].wants_grad;
 }
 
 template <class R>
@@ -74,14 +95,24 @@ const Reserved& piece_of(std::span<const Reserved> pieces, std::size_t k, std::s
 }  // namespace
 
 template <class R>
+std::uint32_t NodeContext<R>::input_var(std::size_t i) const {
+  return input_of(record_, i);
+}
+
+template <class R>
+std::uint32_t NodeContext<R>::output_var(std::size_t k) const {
+  return output_of(record_, k);
+}
+
+template <class R>
 Values<R> NodeContext<R>::in(std::size_t i) const {
-  return Values<R>(record_.tape->vars_[record_.inputs[i]].value);
+  return Values<R>(record_.tape->vars_[input_var(i)].value);
 }
 
 template <class R>
 Values<R> NodeContext<R>::base(std::size_t i) const {
   const BasicTape<R>* around = record_.tape->around_;
-  return around == nullptr ? in(i) : Values<R>(around->vars_[record_.inputs[i]].value);
+  return around == nullptr ? in(i) : Values<R>(around->vars_[input_var(i)].value);
 }
 
 template <class R>
@@ -91,7 +122,7 @@ std::size_t NodeContext<R>::inputs() const {
 
 template <class R>
 bool NodeContext<R>::wants_grad(std::size_t i) const {
-  return record_.tape->vars_[record_.inputs[i]].wants_grad;
+  return record_.tape->vars_[input_var(i)].wants_grad;
 }
 
 template <class R>
@@ -111,7 +142,7 @@ const char* NodeContext<R>::name() const {
 
 template <class R>
 std::string NodeContext<R>::cause_of(std::size_t i, Index r) const {
-  return record_.tape->describe_cause(record_.inputs[i], r);
+  return record_.tape->describe_cause(input_var(i), r);
 }
 
 template <class R>
@@ -131,7 +162,7 @@ template class NodeContext<double>;
 
 template <class R>
 Output<R> ForwardContext<R>::out(std::size_t k) const {
-  const auto& state = this->record_.tape->vars_[this->record_.first_output + k];
+  const auto& state = this->record_.tape->vars_[this->output_var(k)];
   return Output<R>({static_cast<R*>(const_cast<void*>(state.value.data())), state.value.rows, state.value.cols});
 }
 
@@ -147,17 +178,18 @@ void ForwardContext<R>::kink() const {
 
 template <class R>
 Values<R> BackwardContext<R>::out(std::size_t k) const {
-  return Values<R>(this->record_.tape->vars_[this->record_.first_output + k].value);
+  return Values<R>(this->record_.tape->vars_[this->output_var(k)].value);
 }
 
 template <class R>
 Values<R> BackwardContext<R>::dout(std::size_t k) const {
-  const auto& state = this->record_.tape->vars_[this->record_.first_output + k];
+  const auto& state = this->record_.tape->vars_[this->output_var(k)];
   return state.written ? Values<R>(state.slice) : Values<R>();
 }
 
 template <class R>
 GradSlice<R> BackwardContext<R>::grad(std::size_t i) const {
+  (void)this->input_var(i);
   return this->record_.tape->slice_of(this->record_, i);
 }
 

@@ -78,19 +78,25 @@ class Outputs {
   }
   // Errors: UsageError past kMost.
   void add(const Shape& shape);
-  [[nodiscard]] std::span<const Shape> shapes() const { return {shapes_.data(), size_}; }
+  [[nodiscard]] std::span<const Shape> shapes() const { return {shapes_.list.data(), size_}; }
 
  private:
-  std::array<Shape, kMost> shapes_{};
+  // A node has few outputs: the rest is left as it is, for a record costs less than setting it.
+  union Storage {
+    Storage() {}  // NOLINT(modernize-use-equals-default): = default would be deleted
+    std::array<Shape, kMost> list;
+  };
+
+  Storage shapes_;
   std::size_t size_ = 0;
 };
 
 // A loan of memory that a node asked for in reserve.
 struct Reserved {
-  std::size_t element_size = 0;
-  Index rows = 0;
-  Index cols = 0;
-  void* data = nullptr;
+  std::size_t element_size;
+  Index rows;
+  Index cols;
+  void* data;
 };
 
 // What reserve sees: shapes, and which gradients are wanted; never a value. The only place to ask for memory.
@@ -102,6 +108,7 @@ class ReserveContext {
   using Real = R;
   static constexpr Type<R> real{};
 
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init): pieces past their counts are never read
   explicit ReserveContext(const Recorded<R>& record) : record_(record) {}
 
   [[nodiscard]] Shape in(std::size_t i) const;
@@ -114,12 +121,12 @@ class ReserveContext {
   // State from forward to backward, [rows, cols], found again as c.saved(type, k) in the order of these calls.
   template <class T>
   void save(Of<T> /*type*/, Index rows, Index cols = 1) {
-    add(saved_, saved_count_, {sizeof(T), rows, cols});
+    add(saved_, saved_count_, {sizeof(T), rows, cols, nullptr});
   }
   // Scratch of one forward, and again of one backward: c.workspace(type, k).
   template <class T>
   void workspace(Of<T> /*type*/, Index rows, Index cols = 1) {
-    add(workspace_, workspace_count_, {sizeof(T), rows, cols});
+    add(workspace_, workspace_count_, {sizeof(T), rows, cols, nullptr});
   }
   // The collectives of a step and the bytes that this rank gives to them: plain numbers, for plans.
   void collective(int forward, int backward, std::size_t bytes) {
@@ -138,8 +145,8 @@ class ReserveContext {
   void add(std::array<Reserved, kMost>& pieces, std::size_t& count, const Reserved& piece);
 
   const Recorded<R>& record_;
-  std::array<Reserved, kMost> saved_{};
-  std::array<Reserved, kMost> workspace_{};
+  std::array<Reserved, kMost> saved_;
+  std::array<Reserved, kMost> workspace_;
   std::size_t saved_count_ = 0;
   std::size_t workspace_count_ = 0;
   int collectives_forward_ = 0;
@@ -149,7 +156,8 @@ class ReserveContext {
 
 namespace detail {
 
-// What forward and backward share. Types are tags (c.saved(f64, 0)), so generic node code needs no `template`.
+// What forward and backward share. Types are tags (c.saved(f64, 0)), so generic node code needs no `template`. A number past
+// the node's inputs, outputs or pieces is a UsageError.
 template <class R>
 class NodeContext {
  public:
@@ -178,6 +186,8 @@ class NodeContext {
   }
 
  protected:
+  [[nodiscard]] std::uint32_t input_var(std::size_t i) const;
+  [[nodiscard]] std::uint32_t output_var(std::size_t k) const;
   [[nodiscard]] const Reserved& workspace_piece(std::size_t k, std::size_t element_size) const;
   [[nodiscard]] const Reserved& saved_piece(std::size_t k, std::size_t element_size) const;
 

@@ -29,6 +29,16 @@ int checked(int threads) {
 
 struct Pool::State {
   explicit State(int size) : threads(size), errors(static_cast<std::size_t>(size)) {}
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {  // also of a pool for which the system had no more threads
+    {
+      const std::scoped_lock lock(mutex);
+      stop = true;
+    }
+    started.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
 
   const int threads;
   std::mutex turn;  // one region at a time
@@ -75,18 +85,11 @@ struct Pool::State {
 
 Pool::Pool(int threads) : state_(std::make_unique<State>(checked(threads))) {
   for (int thread = 1; thread < state_->threads; ++thread) {
-    state_->workers.emplace_back([this, thread] { state_->work(thread); });
+    state_->workers.emplace_back([state = state_.get(), thread] { state->work(thread); });
   }
 }
 
-Pool::~Pool() {
-  {
-    const std::scoped_lock lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->started.notify_all();
-  for (std::thread& worker : state_->workers) worker.join();
-}
+Pool::~Pool() = default;
 
 int Pool::threads() const { return state_->threads; }
 

@@ -36,11 +36,14 @@ struct VarState {
   View value;
   MutableView slice;  // the gradient's memory; empty where none is wanted
   Recorded<R>* producer = nullptr;
+  VarState* previous_root = nullptr;   // inputs and constants, the latest first
+  VarState* previous_input = nullptr;  // inputs alone
   VarKind kind = VarKind::constant;
   Grad grad = Grad::overwrite;
   bool wants_grad = false;
   bool in_place = false;
   bool consumed = false;  // a node reads this in-place input already
+  bool asked = false;     // in this backward: the slice may hold a part of its gradient
   bool written = false;   // in this backward
   bool complete = false;
   bool poisoned = false;        // a failed backward left NaN: zeroed no longer holds

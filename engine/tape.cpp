@@ -30,6 +30,12 @@ std::size_t bytes_of(std::span<const Reserved> pieces) {
   return bytes;
 }
 
+void check_device(const View& memory, const char* operation) {
+  if (memory.device == Device::cpu) return;
+  throw DeviceError({operation, "memory of the tape's device, cpu", std::string("a view of ") + name(memory.device),
+                     "this build has no device backend"});
+}
+
 // Rethrows the exception in flight: losstape's own as it is, any other nested in a UsageError that names the node.
 [[noreturn]] void rethrow_from(const char* node, const char* phase) {
   try {
@@ -62,26 +68,33 @@ BasicTape<R>::BasicTape(const Probe& probe) : BasicTape(TapeOptions{}) {
 
 template <class R>
 BasicTape<R>::~BasicTape() {
-  clear();
+  destroy_nodes();
 }
 
 template <class R>
 void BasicTape<R>::clear() {
+  destroy_nodes();
+  last_root_ = last_input_ = nullptr;
+  vars_.truncate(0);
+  ++generation_;
+  in_place_spent_ = false;
+  met_kink_ = false;
+  arena_.clear();
+}
+
+template <class R>
+void BasicTape<R>::destroy_nodes() {
   for (Record* record = last_; record != nullptr; record = record->previous) {
     if (record->table->destroy != nullptr) record->table->destroy(record->node);
   }
   last_ = nullptr;
-  vars_.truncate(0);
-  arena_.clear();
-  ++generation_;
-  in_place_spent_ = false;
-  met_kink_ = false;
 }
 
 // ---- Roots ----------------------------------------------------------------------------------------------------------
 
 template <class R>
 BasicVar<R> BasicTape<R>::input(const View& value, const MutableView& slice, Grad grad, SliceRounding rounding) {
+  check_root(value, true, "input");
   if (slice.dtype != dtype_of<R>) {
     const bool narrow = slice.dtype == DType::bf16 || slice.dtype == DType::f16;
     if (!narrow || rounding == SliceRounding::refused) {
@@ -97,25 +110,27 @@ BasicVar<R> BasicTape<R>::input(const View& value, const MutableView& slice, Gra
   state.kind = detail::VarKind::input;
   state.grad = grad;
   state.wants_grad = true;
-  return push_root(state);
+  return push_root(state, "input");
 }
 
 template <class R>
 BasicVar<R> BasicTape<R>::input_in_place(const MutableView& value) {
+  check_root(value, true, "input_in_place");
   State state;
   state.value = value;
   state.slice = value;
   state.kind = detail::VarKind::input;
   state.wants_grad = true;
   state.in_place = true;
-  return push_root(state);
+  return push_root(state, "input_in_place");
 }
 
 template <class R>
 BasicVar<R> BasicTape<R>::constant(const View& value) {
+  check_root(value, false, "constant");
   State state;
   state.value = value;
-  return push_root(state);
+  return push_root(state, "constant");
 }
 
 template <class R>
@@ -126,7 +141,7 @@ BasicVar<R> BasicTape<R>::constant_column(Index rows, Element element, const voi
     for (Index r = 0; r < rows; ++r) column(r) = static_cast<R>(element(recipe, r));
     State state;
     state.value = View(column.data, rows, 1);
-    return push_root(state);
+    return push_root(state, "constant");
   } catch (...) {
     arena_.rewind(mark);
     throw;
@@ -134,38 +149,46 @@ BasicVar<R> BasicTape<R>::constant_column(Index rows, Element element, const voi
 }
 
 template <class R>
-BasicVar<R> BasicTape<R>::push_root(const State& state) {
-  const char* operation = state.kind == detail::VarKind::input ? "input" : "constant";
-  const View& value = state.value;
-  if (value.device != Device::cpu) {
-    throw DeviceError({operation, "memory of the tape's device, cpu", std::string("a view of ") + name(value.device),
-                       "this build has no device backend"});
-  }
-  if (state.kind == detail::VarKind::input && !is_float(value.dtype)) {
+void BasicTape<R>::check_root(const View& value, bool differentiated, const char* operation) const {
+  check_device(value, operation);
+  if (differentiated && !is_float(value.dtype)) {
     throw UsageError({operation, "floating-point values", text(value)});
   }
   // A constant column of f64 is rounded when it is read; logits would lose what a float tape promises.
-  const bool differentiated = state.kind == detail::VarKind::input;
   if (std::is_same_v<R, float> && differentiated && value.dtype == DType::f64) {
     throw UsageError({operation, "f32, bf16 or f16 values on a float tape", text(value), "record on TapeF64"});
   }
-  for (std::size_t i = 0; i < vars_.size(); ++i) {
-    const State& other = vars_[i];
-    if (other.kind == detail::VarKind::output) continue;
-    // Values may be shared; a slice shares no byte with anything.
-    const bool clash =
-        (differentiated && overlap(state.slice, other.value)) ||
-        (other.wants_grad && (overlap(value, other.slice) || (differentiated && overlap(state.slice, other.slice))));
-    if (clash) {
-      const char* kind = other.wants_grad ? "the input" : "the constant";
-      throw UsageError({operation, "gradient slices that overlap nothing else",
-                        "memory that overlaps " + numbered(kind, static_cast<std::uint32_t>(i)),
-                        "give each input a slice apart; Grad::accumulate adds over several steps"});
-    }
+}
+
+// Values may be shared; a slice shares no byte with anything.
+template <class R>
+void BasicTape<R>::check_apart(const State& state, const char* operation) const {
+  const auto refuse = [&](const State* other) {
+    std::uint32_t number = 0;
+    while (&vars_[number] != other) ++number;
+    throw UsageError({operation, "gradient slices that overlap nothing else",
+                      "memory that overlaps " + numbered(other->wants_grad ? "the input" : "the constant", number),
+                      "give each input a slice apart; Grad::accumulate adds over several steps"});
+  };
+  for (const State* other = last_input_; other != nullptr; other = other->previous_input) {
+    if (overlap(state.value, other->slice)) refuse(other);
   }
+  if (!state.wants_grad) return;
+  for (const State* other = last_root_; other != nullptr; other = other->previous_root) {
+    if (overlap(state.slice, other->value) || (other->wants_grad && overlap(state.slice, other->slice))) refuse(other);
+  }
+}
+
+template <class R>
+BasicVar<R> BasicTape<R>::push_root(State state, const char* operation) {
+  check_apart(state, operation);
+  state.previous_root = last_root_;
+  state.previous_input = last_input_;
   const Arena::Mark mark = arena_.mark();
   try {
-    vars_.push(state);
+    State& kept = vars_.push(state);
+    last_root_ = &kept;
+    if (kept.wants_grad) last_input_ = &kept;
   } catch (...) {
     arena_.rewind(mark);
     throw;
@@ -175,6 +198,7 @@ BasicVar<R> BasicTape<R>::push_root(const State& state) {
 
 template <class R>
 void BasicTape<R>::check_slice(const View& value, const MutableView& slice, const char* operation) const {
+  check_device(slice, operation);
   if (slice.rows != value.rows || slice.cols != value.cols) {
     throw UsageError({operation, "a gradient slice of the value's shape, " + text(value), text(slice)});
   }
@@ -208,16 +232,18 @@ auto BasicTape<R>::state(const Var& var, const char* operation) const -> State& 
 }
 
 template <class R>
-VarList<R> BasicTape<R>::append(const detail::NodeTable<R>& table, std::size_t size, void (*construct)(void*, void*),
-                                void* source, std::span<const Var> inputs, const Outputs& outputs) {
+VarList<R> BasicTape<R>::append(const detail::NodeTable<R>& table, const Arrival& arrival, std::span<const Var> inputs,
+                                std::span<const Shape> outputs) {
+  check_inputs(table, inputs);
   const Arena::Mark mark = arena_.mark();
   const std::size_t vars = vars_.size();
   Record* record = nullptr;
+  bool arrived = false;
   try {
-    record = &begin_record(table, inputs, outputs);
-    void* place = arena_.allocate(size, 1, Purpose::nodes);
-    construct(place, source);
-    record->node = place;
+    record = &begin_record(table, arrival, inputs);
+    add_outputs(*record, outputs);
+    arrival.move(arrival.from, record->node);
+    arrived = true;
     prepare(*record);
     const Arena::Mark scratch = arena_.mark();
     lend(record->workspace, Purpose::workspace);
@@ -227,7 +253,7 @@ VarList<R> BasicTape<R>::append(const detail::NodeTable<R>& table, std::size_t s
     if (audit_ == Audit::unwritten_rows) check_outputs(*record);
     arena_.rewind(scratch);
   } catch (...) {
-    if (record != nullptr && record->node != nullptr && table.destroy != nullptr) table.destroy(record->node);
+    if (arrived && table.destroy != nullptr) table.destroy(record->node);
     vars_.truncate(vars);
     arena_.rewind(mark);
     rethrow_from(table.name, "forward");
@@ -239,16 +265,13 @@ VarList<R> BasicTape<R>::append(const detail::NodeTable<R>& table, std::size_t s
 }
 
 template <class R>
-auto BasicTape<R>::begin_record(const detail::NodeTable<R>& table, std::span<const Var> inputs, const Outputs& outputs)
-    -> Record& {
+void BasicTape<R>::check_inputs(const detail::NodeTable<R>& table, std::span<const Var> inputs) const {
   if (inputs.size() > Record::kMostInputs) {
     throw UsageError(
         {table.name, "at most " + std::to_string(Record::kMostInputs) + " inputs", std::to_string(inputs.size())});
   }
-  bool differentiable = false;
-  for (const Var& input : inputs) differentiable = state(input, table.name).wants_grad || differentiable;
   for (const Var& input : inputs) {
-    const State& in = vars_[input.index];
+    const State& in = state(input, table.name);
     if (!in.in_place) continue;
     if (in.consumed) {
       throw UsageError({table.name, "an in-place input that no other node reads",
@@ -259,37 +282,49 @@ auto BasicTape<R>::begin_record(const detail::NodeTable<R>& table, std::span<con
       throw UsageError({table.name, "a node that can write its gradient over its input", "an in-place input",
                         "use input() with a slice of its own, or declare in_place in the node"});
     }
-  }
-  for (const Var& input : inputs) {
-    const State& in = vars_[input.index];
-    const auto times = std::count_if(inputs.begin(), inputs.end(), [&](const Var& v) { return v.index == input.index; });
-    if (in.in_place && times > 1) {
+    if (std::count_if(inputs.begin(), inputs.end(), [&](const Var& v) { return v.index == input.index; }) > 1) {
       throw UsageError({table.name, "an in-place input named once", numbered("the input", input.index) + " named twice"});
     }
   }
-  auto& record = *static_cast<Record*>(arena_.allocate(1, sizeof(Record), Purpose::nodes));
-  std::construct_at(&record);
+}
+
+// The record, the numbers of its inputs and the node, in one piece.
+template <class R>
+auto BasicTape<R>::begin_record(const detail::NodeTable<R>& table, const Arrival& arrival, std::span<const Var> inputs)
+    -> Record& {
+  static_assert(alignof(Record) >= alignof(std::uint32_t));
+  const std::size_t numbers = sizeof(Record);
+  const std::size_t node =
+      (numbers + inputs.size() * sizeof(std::uint32_t) + arrival.alignment - 1) / arrival.alignment * arrival.alignment;
+  auto* const place = static_cast<std::byte*>(arena_.allocate(node + arrival.size, 1, Purpose::nodes));
+  Record& record = *std::construct_at(static_cast<Record*>(static_cast<void*>(place)));
+  auto* const input = static_cast<std::uint32_t*>(static_cast<void*>(place + numbers));
+  for (std::size_t i = 0; i < inputs.size(); ++i) input[i] = inputs[i].index;
   record.tape = this;
   record.table = &table;
-  const Block<std::uint32_t> numbers = arena_.allocate<std::uint32_t>(static_cast<Index>(inputs.size()), 1, Purpose::nodes);
-  for (std::size_t i = 0; i < inputs.size(); ++i) numbers(static_cast<Index>(i)) = inputs[i].index;
-  record.inputs = {numbers.data, inputs.size()};
+  record.node = place + node;
+  record.inputs = {input, inputs.size()};
+  return record;
+}
+
+template <class R>
+void BasicTape<R>::add_outputs(Record& record, std::span<const Shape> outputs) {
+  bool differentiable = false;
+  for (const std::uint32_t input : record.inputs) differentiable = vars_[input].wants_grad || differentiable;
   record.first_output = static_cast<std::uint32_t>(vars_.size());
-  record.outputs = static_cast<std::uint32_t>(outputs.shapes().size());
-  for (const Shape& shape : outputs.shapes()) {
-    State out;
-    const Block<R> value = arena_.allocate<R>(shape.rows, shape.cols, Purpose::columns);
-    out.value = View(value.data, shape.rows, shape.cols);
+  record.outputs = static_cast<std::uint32_t>(outputs.size());
+  for (const Shape& shape : outputs) {
+    const detail::Layout layout{shape.rows, shape.cols, shape.cols, 1, dtype_of<R>, Device::cpu};
+    void* const value = arena_.allocate<R>(shape.rows, shape.cols, Purpose::columns).data;
+    const bool wanted = differentiable && shape.adjoint == Adjoint::yes;
+    void* const adjoint = wanted ? arena_.allocate<R>(shape.rows, shape.cols, Purpose::columns).data : nullptr;
+    State& out = vars_.push({});
+    out.value = detail::Trusted::view(value, layout);
+    if (wanted) out.slice = detail::Trusted::mutable_view(adjoint, layout);
     out.kind = detail::VarKind::output;
     out.producer = &record;
-    out.wants_grad = differentiable && shape.adjoint == Adjoint::yes;
-    if (out.wants_grad) {
-      const Block<R> adjoint = arena_.allocate<R>(shape.rows, shape.cols, Purpose::columns);
-      out.slice = MutableView(adjoint.data, shape.rows, shape.cols);
-    }
-    vars_.push(out);
+    out.wants_grad = wanted;
   }
-  return record;
 }
 
 template <class R>
@@ -297,13 +332,14 @@ void BasicTape<R>::prepare(Record& record) {
   if (record.table->reserve == nullptr) return;
   ReserveContext<R> wishes(record);
   record.table->reserve(record.node, wishes);
-  const auto keep = [&](std::span<const Reserved> pieces) -> std::span<Reserved> {
-    const Block<Reserved> kept = arena_.allocate<Reserved>(static_cast<Index>(pieces.size()), 1, Purpose::nodes);
-    std::copy(pieces.begin(), pieces.end(), kept.data);
-    return {kept.data, pieces.size()};
-  };
-  record.saved = keep(wishes.saved_pieces());
-  record.workspace = keep(wishes.workspace_pieces());
+  const std::span<const Reserved> saved = wishes.saved_pieces();
+  const std::span<const Reserved> workspace = wishes.workspace_pieces();
+  const auto pieces = static_cast<Index>(saved.size() + workspace.size());
+  if (pieces == 0) return;
+  const std::span<Reserved> kept = arena_.allocate<Reserved>(pieces, 1, Purpose::nodes).span();
+  std::copy(workspace.begin(), workspace.end(), std::copy(saved.begin(), saved.end(), kept.begin()));
+  record.saved = kept.first(saved.size());
+  record.workspace = kept.subspan(saved.size());
   lend(record.saved, Purpose::saved);
 }
 
@@ -350,6 +386,7 @@ void BasicTape<R>::backward(const Var& loss, const View& seed) {
   if (seed.rows != target.value.rows || seed.cols != target.value.cols || !is_float(seed.dtype)) {
     throw UsageError({"backward", "a seed of the loss's shape, " + text(target.value), text(seed)});
   }
+  check_device(seed, "backward");
   backward_from(loss, &seed);
 }
 
@@ -366,6 +403,7 @@ void BasicTape<R>::backward_from(const Var& loss, const View* seed) {
                       "use input() with a slice of its own to run backward again"});
   }
   for (std::size_t i = 0; i < vars_.size(); ++i) {
+    vars_[i].asked = false;
     vars_[i].written = false;
     vars_[i].complete = false;
   }
@@ -376,7 +414,7 @@ void BasicTape<R>::backward_from(const Var& loss, const View* seed) {
     for (Index r = 0; r < own.rows(); ++r) {
       for (Index c = 0; c < own.cols(); ++c) own.write(r, c, seed == nullptr ? 1.0 : seed->get<double>(r, c));
     }
-    target.written = true;
+    target.asked = target.written = true;
     walk(target);
     finish_slices();
   } catch (...) {
@@ -409,7 +447,7 @@ void BasicTape<R>::run_backward(Record& record) {
   record.table->backward(record.node, context);
   for (std::size_t i = 0; i < record.inputs.size(); ++i) {
     State& in = vars_[record.inputs[i]];
-    if (!in.wants_grad) continue;
+    if (!in.wants_grad || in.slice.empty()) continue;  // a loop over no rows asks for nothing
     if ((record.asked >> i & 1U) == 0) {
       throw UsageError({record.table->name, "backward to ask for every wanted gradient",
                         "c.grad(" + std::to_string(i) + ") never asked for", "write zeros if the derivative is 0"});
@@ -429,11 +467,12 @@ void BasicTape<R>::run_backward(Record& record) {
 
 template <class R>
 GradSlice<R> BasicTape<R>::slice_of(Record& record, std::size_t i) {
-  const std::uint32_t number = record.inputs[i];
+  const std::uint32_t number = record.inputs[i];  // i was checked by grad()
   State& in = vars_[number];
   if (!in.wants_grad) return {};
   const bool first_time = (record.asked >> i & 1U) == 0;
   record.asked |= std::uint64_t{1} << i;
+  in.asked = true;
   const auto times = std::count(record.inputs.begin(), record.inputs.end(), number);
   if (times > 1 && !in.written) {
     // Two inputs of this node share the slice, in whatever order it writes them: define it once, then both add.
@@ -449,33 +488,23 @@ GradSlice<R> BasicTape<R>::slice_of(Record& record, std::size_t i) {
 
 template <class R>
 void BasicTape<R>::finish_slices() {
-  for (std::size_t i = 0; i < vars_.size(); ++i) {
-    State& var = vars_[i];
-    if (var.kind != detail::VarKind::input) continue;
-    if (!var.written && var.beta() == Beta::store) detail::fill_with_zeros(var.slice);
-    var.complete = true;
-    var.poisoned = false;
-    ++var.backwards;
-    in_place_spent_ = in_place_spent_ || var.in_place;
+  for (State* input = last_input_; input != nullptr; input = input->previous_input) {
+    if (!input->written && input->beta() == Beta::store) detail::fill_with_zeros(input->slice);
+    input->complete = true;
+    input->poisoned = false;
+    ++input->backwards;
+    in_place_spent_ = in_place_spent_ || input->in_place;
   }
 }
 
 template <class R>
 void BasicTape<R>::poison_slices() {
   // A slice that a node asked for may hold a part of its gradient.
-  for (std::size_t i = 0; i < vars_.size(); ++i) {
-    State& var = vars_[i];
-    if (var.kind != detail::VarKind::input) continue;
-    bool touched = var.written;
-    for (Record* record = last_; record != nullptr && !touched; record = record->previous) {
-      for (std::size_t j = 0; j < record->inputs.size(); ++j) {
-        touched = touched || (record->inputs[j] == i && (record->asked >> j & 1U) != 0);
-      }
-    }
-    if (!touched) continue;
-    detail::fill_with_nan(var.slice);
-    var.poisoned = true;
-    in_place_spent_ = in_place_spent_ || var.in_place;
+  for (State* input = last_input_; input != nullptr; input = input->previous_input) {
+    if (!input->asked) continue;
+    detail::fill_with_nan(input->slice);
+    input->poisoned = true;
+    in_place_spent_ = in_place_spent_ || input->in_place;
   }
 }
 

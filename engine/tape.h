@@ -123,22 +123,15 @@ class BasicTape {
   // in a UsageError that names the node); UsageError for Vars of another tape or of an earlier step.
   template <class N>
   [[nodiscard]] VarList<R> record(N node, std::span<const Var> inputs, const Outputs& outputs) {
-    static_assert(
-        Node<N, R>,
-        "a node has a static name, forward(auto& c) and a const backward(auto& c) const; see docs/custom_nodes.md");
-    static_assert(alignof(N) <= Arena::kPiece);
-    return append(
-        detail::node_table<N, R>, sizeof(N),
-        [](void* place, void* source) { std::construct_at(static_cast<N*>(place), std::move(*static_cast<N*>(source))); },
-        &node, inputs, outputs);
+    return append_node(node, inputs, outputs.shapes());
   }
   template <class N>
   [[nodiscard]] VarList<R> record(N node, std::initializer_list<Var> inputs, const Outputs& outputs) {
-    return record(std::move(node), std::span<const Var>(inputs.begin(), inputs.size()), outputs);
+    return append_node(node, std::span<const Var>(inputs.begin(), inputs.size()), outputs.shapes());
   }
   template <class N>
   [[nodiscard]] Var record(N node, std::initializer_list<Var> inputs, const Shape& shape) {
-    return record(std::move(node), std::span<const Var>(inputs.begin(), inputs.size()), Outputs{shape})[0];
+    return append_node(node, std::span<const Var>(inputs.begin(), inputs.size()), std::span<const Shape>(&shape, 1))[0];
   }
 
   // Writes d loss / d input into every input's slice; slices that nothing reaches are filled with zeros. `seed` is the
@@ -176,17 +169,41 @@ class BasicTape {
   using Record = Recorded<R>;
   using Element = double (*)(const void* recipe, Index r);
 
+  // A node that is to be moved into the tape.
+  struct Arrival {
+    void* from;
+    std::size_t size;
+    std::size_t alignment;
+    void (*move)(void* from, void* to);
+  };
+
+  template <class N>
+  VarList<R> append_node(N& node, std::span<const Var> inputs, std::span<const Shape> outputs) {
+    static_assert(
+        Node<N, R>,
+        "a node has a static name, forward(auto& c) and a const backward(auto& c) const; see docs/custom_nodes.md");
+    static_assert(alignof(N) <= Arena::kPiece);
+    const auto move = [](void* from, void* to) {
+      std::construct_at(static_cast<N*>(to), std::move(*static_cast<N*>(from)));
+    };
+    return append(detail::node_table<N, R>, {&node, sizeof(N), alignof(N), move}, inputs, outputs);
+  }
   Var constant_column(Index rows, Element element, const void* recipe);
-  VarList<R> append(const detail::NodeTable<R>& table, std::size_t size, void (*construct)(void*, void*), void* source,
-                    std::span<const Var> inputs, const Outputs& outputs);
-  Record& begin_record(const detail::NodeTable<R>& table, std::span<const Var> inputs, const Outputs& outputs);
+  VarList<R> append(const detail::NodeTable<R>& table, const Arrival& arrival, std::span<const Var> inputs,
+                    std::span<const Shape> outputs);
+  void check_inputs(const detail::NodeTable<R>& table, std::span<const Var> inputs) const;
+  Record& begin_record(const detail::NodeTable<R>& table, const Arrival& arrival, std::span<const Var> inputs);
+  void add_outputs(Record& record, std::span<const Shape> outputs);
   void prepare(Record& record);
   void lend(std::span<Reserved> pieces, Purpose purpose);
   void mark_outputs(const Record& record);
   void check_outputs(const Record& record) const;
   State& state(const Var& var, const char* operation) const;
   Var handle(std::uint32_t index) { return {this, index, generation_}; }
-  Var push_root(const State& state);
+  Var push_root(State state, const char* operation);
+  void check_root(const View& value, bool differentiated, const char* operation) const;
+  void check_apart(const State& state, const char* operation) const;
+  void destroy_nodes();
   void check_slice(const View& value, const MutableView& slice, const char* operation) const;
 
   void backward_from(const Var& loss, const View* seed);
@@ -200,6 +217,8 @@ class BasicTape {
   Arena arena_;
   ArenaList<State> vars_{arena_};
   Record* last_ = nullptr;
+  State* last_root_ = nullptr;
+  State* last_input_ = nullptr;
   std::uint32_t generation_ = 1;
   bool in_place_spent_ = false;
   bool met_kink_ = false;

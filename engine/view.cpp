@@ -31,8 +31,8 @@ Extent extent(const View& view) {
           base + std::max<Index>(down, 0) + std::max<Index>(across, 0) + size};
 }
 
-// Whether every |offset| of the layout, in bytes, fits 63 bits.
-bool fits(const detail::Layout& layout) {
+// Whether every |offset| of the layout, in bytes, fits 63 bits, and the addresses too.
+bool fits(const void* data, const detail::Layout& layout) {
   Index down = 0;
   Index across = 0;
   Index sum = 0;
@@ -43,6 +43,7 @@ bool fits(const detail::Layout& layout) {
          !__builtin_mul_overflow(layout.cols, magnitude(layout.col_stride), &across) &&
          !__builtin_add_overflow(down, across, &sum) &&
          !__builtin_mul_overflow(sum, static_cast<Index>(size_of(layout.dtype)), &bytes) &&
+         !__builtin_add_overflow(bytes, reinterpret_cast<std::intptr_t>(data), &sum) &&
          !__builtin_mul_overflow(layout.rows, layout.cols, &sum) &&
          !__builtin_mul_overflow(sum, static_cast<Index>(size_of(layout.dtype)), &bytes);
 }
@@ -70,7 +71,7 @@ void check_layout(const void* data, const Layout& layout, bool writable) {
   if (layout.rows < 0 || layout.cols < 0) {
     throw UsageError({operation, "rows and columns of at least 0", shape_text(layout)});
   }
-  if (!fits(layout)) {
+  if (!fits(data, layout)) {
     throw UsageError({operation, "a size in bytes below 2^63", shape_text(layout) + " of " + name(layout.dtype)});
   }
   if (layout.empty()) return;
@@ -92,6 +93,10 @@ void check_layout(const void* data, const Layout& layout, bool writable) {
 }  // namespace detail
 
 View View::rows_of(Index begin, Index end) const {
+  if (begin < 0 || end < begin || end > rows) {
+    throw UsageError({"View::rows_of", "0 ≤ begin ≤ end ≤ " + std::to_string(rows),
+                      "[" + std::to_string(begin) + ", " + std::to_string(end) + ")"});
+  }
   View part = *this;
   part.rows = end - begin;
   const Index bytes = begin * row_stride * static_cast<Index>(size_of(dtype));

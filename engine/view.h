@@ -61,6 +61,8 @@ struct Layout {
 
 void check_layout(const void* data, const Layout& layout, bool writable);
 
+struct Trusted;
+
 }  // namespace detail
 
 // Memory to read. Shapes are [rows, cols]; a vector is a column [n, 1].
@@ -115,10 +117,12 @@ class View : public detail::Layout {
     return To{};
   }
 
-  // Rows [begin, end) of this view.
+  // Rows [begin, end) of this view. Errors: UsageError for rows that it does not have.
   [[nodiscard]] View rows_of(Index begin, Index end) const;
 
  private:
+  friend struct detail::Trusted;
+
   const void* data_ = nullptr;
 };
 
@@ -143,7 +147,12 @@ class MutableView : public detail::Layout {
   template <detail::EigenDense M>
   requires(!std::is_const_v<std::remove_pointer_t<decltype(std::declval<M&>().data())>>) MutableView(M& m)
       : MutableView(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
-  operator View() const { return View(data_, static_cast<const Layout&>(*this)); }
+  // A Block or Map that is a temporary itself, of memory that is not.
+  template <detail::EigenDense M>
+  requires(!std::is_reference_v<M> && !detail::OwningEigen<M> &&
+           !std::is_const_v<std::remove_pointer_t<decltype(std::declval<M&>().data())>>) MutableView(M&& m)
+      : MutableView(m.data(), m.rows(), m.cols(), m.rowStride(), m.colStride()) {}
+  operator View() const;
   // NOLINTEND(google-explicit-constructor)
 
   [[nodiscard]] void* data() const { return data_; }
@@ -154,8 +163,32 @@ class MutableView : public detail::Layout {
   }
 
  private:
+  friend struct detail::Trusted;
+
   void* data_ = nullptr;
 };
+
+namespace detail {
+
+// Views without the checks: of memory that passed them before, or that the tape laid out itself.
+struct Trusted {
+  static View view(const void* data, const Layout& layout) {
+    View made;
+    static_cast<Layout&>(made) = layout;
+    made.data_ = data;
+    return made;
+  }
+  static MutableView mutable_view(void* data, const Layout& layout) {
+    MutableView made;
+    static_cast<Layout&>(made) = layout;
+    made.data_ = data;
+    return made;
+  }
+};
+
+}  // namespace detail
+
+inline MutableView::operator View() const { return detail::Trusted::view(data_, *this); }
 
 // Whether two views can touch one byte. Column ranges of one row-major buffer are told apart; other strided views that
 // interleave count as overlapping.
