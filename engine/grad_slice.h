@@ -69,7 +69,7 @@ class GradSlice {
 
   // Says that row r has no gradient: exact zeros where the row is undefined, untouched otherwise.
   void zero_row(Index r) const {
-    if (beta_ != Beta::store || !wanted_) return;
+    if (beta_ != Beta::store || !wanted_ || memory_.empty()) return;
     const std::size_t size = size_of(memory_.dtype);
     auto* row = static_cast<std::byte*>(memory_.data()) + r * memory_.row_stride * static_cast<Index>(size);
     if (memory_.col_stride == 1) {

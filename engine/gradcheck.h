@@ -171,6 +171,7 @@ class Problem final : public GradcheckProblem {
     const BasicVar<R> y = call(tape, x);
     tape.backward(y, View(weights_.data(), y.rows(), y.cols()));
     std::vector<std::vector<double>> found;
+    found.reserve(N);
     for (const std::vector<R>& slice : slices) found.emplace_back(slice.begin(), slice.end());
     return found;
   }

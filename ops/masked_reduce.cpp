@@ -2,7 +2,6 @@
 // The masked_reduce node.
 #include "ops/masked_reduce.h"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "ops/finite.h"
 
 namespace losstape {
 namespace {
@@ -23,8 +23,9 @@ struct Extremes {
 };
 
 void join_extremes(Extremes& into, const Extremes& from) {
-  into.low = std::min(into.low, from.low);
-  into.high = std::max(into.high, from.high);
+  // A NaN on either side wins: a metric must not hide it.
+  if (from.low < into.low || std::isnan(from.low)) into.low = from.low;
+  if (from.high > into.high || std::isnan(from.high)) into.high = from.high;
 }
 
 struct MaskedReduceNode {
@@ -78,6 +79,10 @@ struct MaskedReduceNode {
 
   void backward(auto& c) const {
     if (packing != nullptr) packing->expect_version(version, name);
+    for (Index k = 1; k < columns; ++k) {  // metrics have no derivative, whatever they are made of
+      const auto unused = c.grad(static_cast<std::size_t>(k));
+      for (Index r = 0; r < rows && unused; ++r) unused.zero_row(r);
+    }
     const auto dx = c.grad(0);
     if (!dx) return;
     const auto mask = c.in(mask_input());
@@ -106,13 +111,13 @@ struct MaskedReduceNode {
     const double a = sample(c, b);
     Status status;
     for (Index k = 0; k < width(); ++k) sums(b, k) = 0;
-    const auto refuse = [&](const std::string& expected, const std::string& found, Index r) {
-      if (status.ok()) status = Status(UsageError({name, expected, found, "", r}));
+    const auto refuse = [&](const char* expected, double found, Index r, const std::string& cause = {}) {
+      if (status.ok()) status = detail::not_finite(name, expected, found, r, cause);
     };
-    if (!std::isfinite(a)) refuse("a finite sample mask", std::to_string(a), b);
+    if (!std::isfinite(a)) refuse("a finite sample mask", a, b);
     for (Index r = first_row(b); r < last_row(b); ++r) {
       const double t = mask(r);
-      if (!std::isfinite(t)) refuse("a finite mask", std::to_string(t), r);
+      if (!std::isfinite(t)) refuse("a finite mask", t, r);
       if (t == 0 || a == 0) {
         sums(b, 0) += t;  // a sequence's own mean counts its tokens whether it is sampled or not
         continue;
@@ -121,7 +126,7 @@ struct MaskedReduceNode {
       for (Index k = 0; k < columns; ++k) {
         const double x = c.in(static_cast<std::size_t>(k))(r);
         if (k == 0 && !std::isfinite(x) && c.non_finite() == NonFinite::error) {
-          refuse("finite values where the mask is not 0", std::to_string(x) + ", " + c.cause_of(0, r), r);
+          refuse("finite values where the mask is not 0", x, r, c.cause_of(0, r));
         }
         sums(b, k + 1) += t * x;
         join_extremes(extremes(k), {x, x});

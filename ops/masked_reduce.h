@@ -16,8 +16,8 @@ enum class Per : unsigned char {
   tokens,     // Σ m x / (N_tokens + 1e-8)
   sequences,  // Σ_b a_b (Σ t x / (Σ t + 1e-8)) / (N_sequences + 1e-8): the mean of sequence means
   none,       // Σ m x
-  min,        // the least x with m ≠ 0; +∞ where there is none
-  max,        // the largest; −∞ where there is none
+  min,        // the least x with m ≠ 0; +∞ where there is none, NaN where one is NaN
+  max,        // the largest; −∞ where there is none, NaN likewise
 };
 
 // Global counts by which means are divided: over all micro-batches and data-parallel ranks of the step. Those not given are

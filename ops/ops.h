@@ -6,6 +6,7 @@
 #include "ops/losses/policy_loss.h"
 #include "ops/masked_reduce.h"
 #include "ops/packing.h"
+#include "ops/reference.h"
 #include "ops/sequence.h"
 #include "ops/token_map.h"
 #include "ops/vocab_kernels.h"

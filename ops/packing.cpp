@@ -77,10 +77,13 @@ void Packing::assign_batch(Index sequences, Index padded, const View& lengths) {
     throw UsageError({"Packing", "sequences and padded length of at least 0",
                       std::to_string(sequences) + " of " + std::to_string(padded)});
   }
-  const bool all = lengths.empty();
+  const bool all = lengths.data() == nullptr;
   if (!all && (lengths.rows != sequences || lengths.cols != 1)) {
     throw UsageError({"Packing", "lengths [" + std::to_string(sequences) + "]",
                       "[" + std::to_string(lengths.rows) + ", " + std::to_string(lengths.cols) + "]"});
+  }
+  if (!all && lengths.dtype != DType::i32 && lengths.dtype != DType::i64) {
+    throw UsageError({"Packing", "lengths of int32 or int64", losstape::name(lengths.dtype)});
   }
   for (Index b = 0; b < sequences && !all; ++b) {
     const auto length = lengths.get<Index>(b);

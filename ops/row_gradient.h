@@ -45,9 +45,9 @@ struct RowScalars {
 
 // The gradient of a column that has an adjoint g of its own log-prob: dL/dx = g (1 − p) + p (a + g − h (d − mean_u)), over
 // the temperature. 1 − p is formed as −expm1(log p), so a near-certain target keeps its gradient; where the column's g is
-// all of −a, the second term is exactly 0. A column of −∞ gets 0.
+// all of −a, the second term is exactly 0. A column of −∞ gets 0, but in a row without a distribution (max NaN) all get NaN.
 LOSSTAPE_HOST_DEVICE inline double point_gradient(const RowGradient& row, double x, double g) {
-  if (x == -std::numeric_limits<double>::infinity()) return 0;
+  if (x == -std::numeric_limits<double>::infinity() && row.max == row.max) return 0;
   const double d = (x - row.max) / row.temperature;
   const double log_p = d - row.log1p_s;
   const double p = std::exp(log_p);

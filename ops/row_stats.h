@@ -22,11 +22,12 @@ struct RowStats {
 // The statistics of the union. With m₁ ≥ m₂ and d = m₂ − m₁, the second maximum becomes an ordinary column:
 //   s = s₁ + (1 + s₂) e^d,   u = u₁ + e^d (u₂ + (1 + s₂) d).
 // The guard says "equals −∞" and not "greater than": a comparison that a NaN fails would swallow the NaN.
-LOSSTAPE_HOST_DEVICE inline RowStats join(const RowStats& a, const RowStats& b) {
+// Where m is as stored, and only s and u are scaled, `temperature` scales d.
+LOSSTAPE_HOST_DEVICE inline RowStats join(const RowStats& a, const RowStats& b, double temperature = 1) {
   const RowStats& high = b.m > a.m ? b : a;
   const RowStats& low = b.m > a.m ? a : b;
   if (low.m == -std::numeric_limits<double>::infinity()) return {high.m, high.s + low.s, high.u + low.u};
-  const double d = low.m - high.m;
+  const double d = (low.m - high.m) / temperature;
   const double scale = std::exp(d);
   return {high.m, high.s + (1 + low.s) * scale, high.u + scale * (low.u + (1 + low.s) * d)};
 }

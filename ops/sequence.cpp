@@ -6,6 +6,7 @@
 #include <string>
 
 #include "engine/error.h"
+#include "ops/finite.h"
 
 namespace losstape {
 namespace {
@@ -39,12 +40,13 @@ enum class Divide : unsigned char { no, by_count };
 template <Divide kDivide>
 struct SequenceReduceNode {
   static constexpr auto name = kDivide == Divide::no ? "sequence_sum" : "sequence_mean";
+  static constexpr bool kMean = kDivide == Divide::by_count;
 
   OverPacking over;
 
   void reserve(auto& c) const {
     const Index sequences = over.packing->sequences();
-    c.save(f64, sequences, 1);  // by what the sum is multiplied
+    if (kMean) c.save(f64, sequences, 1);  // by what the sum is multiplied
     c.workspace(f64, sequences, 2);
     c.workspace(of<std::byte>, static_cast<Index>(Communicator::staging_bytes(over.ranks(), over.payload(2))), 1);
     c.collective(over.ranks() > 1 ? 1 : 0, 0, Communicator::joined_bytes(over.ranks(), over.payload(2)));
@@ -60,10 +62,10 @@ struct SequenceReduceNode {
       for (Index r = packing.first_row(b); r < packing.last_row(b); ++r) {
         const double m = mask(r);
         if (m == 0) continue;
+        if (!std::isfinite(m) && status.ok()) status = detail::not_finite(name, "a finite mask", m, r);
         const double value = x(r);
         if (!std::isfinite(value) && c.non_finite() == NonFinite::error && status.ok()) {
-          status = Status(UsageError(
-              {name, "finite values where the mask is not 0", std::to_string(value) + ", " + c.cause_of(0, r), "", r}));
+          status = detail::not_finite(name, "finite values where the mask is not 0", value, r, c.cause_of(0, r));
         }
         sums(b, 0) += m * value;
         sums(b, 1) += m;
@@ -71,8 +73,8 @@ struct SequenceReduceNode {
     }
     over.join(name, sums, c.workspace(of<std::byte>, 1), status);
     for (Index b = 0; b < packing.sequences(); ++b) {
-      const double weight = kDivide == Divide::no ? 1.0 : 1 / (sums(b, 1) + kCountGuard);
-      c.saved(f64, 0)(b) = weight;
+      const double weight = kMean ? 1 / (sums(b, 1) + kCountGuard) : 1.0;
+      if (kMean) c.saved(f64, 0)(b) = weight;
       c.out(0).write(b, sums(b, 0) * weight);
     }
   }
@@ -82,10 +84,9 @@ struct SequenceReduceNode {
     if (!dx) return;
     const auto mask = c.in(1);
     const auto dy = c.dout(0);
-    const auto weight = c.saved(f64, 0);
     const Packing& packing = *over.packing;
     for (Index b = 0; b < packing.sequences(); ++b) {
-      const double g = static_cast<double>(dy(b)) * weight(b);
+      const double g = static_cast<double>(dy(b)) * (kMean ? c.saved(f64, 0)(b) : 1.0);
       for (Index r = packing.first_row(b); r < packing.last_row(b); ++r) {
         const double m = mask(r);
         dx.write(r, m == 0 ? 0.0 : g * m);

@@ -12,8 +12,8 @@ namespace losstape {
 // the number of ranks too large.)
 
 // Σ mask·x over each sequence: [packing.rows(), 1] → [B, 1]. Elements with mask 0 are selected away. fp64 in row order.
-// Cost: saves nothing. Collectives over packing.group(): 1 forward, 0 backward. Errors: UsageError for shapes, or a mask
-// that wants a gradient.
+// Cost: saves nothing. Collectives over packing.group(): 1 forward, 0 backward. Errors: UsageError for shapes, a mask that
+// wants a gradient or is not finite, and with NonFinite::error a value that is not finite where the mask is not 0.
 template <class R>
 [[nodiscard]] BasicVar<R> sequence_sum(BasicVar<R> x, BasicVar<R> mask, const Packing& packing);
 

@@ -3,6 +3,7 @@
 // node; vocab_stats is made of them.
 #pragma once
 
+#include <limits>
 #include <span>
 
 #include "distributed/vocab_shard.h"
@@ -17,10 +18,20 @@ namespace losstape {
 // chunks, threads or the other rows of the call.
 inline constexpr Index kVocabTile = 4096;
 
+// A row's statistics, and its largest logit as stored, which stats.m · temperature need not be in fp64.
+struct LocalRow {
+  RowStats stats;
+  double max = -std::numeric_limits<double>::infinity();
+};
+
 // The statistics of row r's real columns in this shard, of logits / temperature. One pass; the tape's real type within a
 // tile, fp64 across tiles. −∞ columns and empty shards are ordinary.
 template <class R>
-[[nodiscard]] RowStats local_row_stats(const Values<R>& logits, Index r, const VocabShard& shard, double temperature = 1);
+[[nodiscard]] LocalRow local_row(const Values<R>& logits, Index r, const VocabShard& shard, double temperature = 1);
+template <class R>
+[[nodiscard]] RowStats local_row_stats(const Values<R>& logits, Index r, const VocabShard& shard, double temperature = 1) {
+  return local_row(logits, r, shard, temperature).stats;
+}
 
 // The slot that ranks join: pass as fold to Communicator::join.
 inline void join_row_stats(RowStats& into, const RowStats& from) { into = join(into, from); }

@@ -65,18 +65,16 @@ RowStats tile_stats(const T* x, Index n, R scale) {
 }
 
 template <class R, class T>
-RowStats row_stats(const T* x, const VocabShard& shard, double temperature) {
-  RowStats row;
+LocalRow read_row(const T* x, const VocabShard& shard, double temperature) {
+  RowStats row;  // m as stored
   const auto scale = static_cast<R>(1 / temperature);
   const Index end = shard.begin + shard.real_width();
   for (Index tile = shard.begin; tile < end;) {
     const Index next = std::min(end, (tile / kVocabTile + 1) * kVocabTile);
-    RowStats part = tile_stats<R>(x + (tile - shard.begin), next - tile, scale);
-    part.m /= temperature;
-    row = join(row, part);
+    row = join(row, tile_stats<R>(x + (tile - shard.begin), next - tile, scale), temperature);
     tile = next;
   }
-  return row;
+  return {{row.m / temperature, row.s, row.u}, row.m};
 }
 
 template <class R, class S>
@@ -105,11 +103,11 @@ void write_row(S* to, const T* x, bool add, const VocabShard& shard, const RowGr
 }  // namespace
 
 template <class R>
-RowStats local_row_stats(const Values<R>& logits, Index r, const VocabShard& shard, double temperature) {
-  RowStats found;
+LocalRow local_row(const Values<R>& logits, Index r, const VocabShard& shard, double temperature) {
+  LocalRow found;
   with_float_type(logits.view().dtype, [&](auto type) {
     using T = typename decltype(type)::type;
-    found = row_stats<R>(logits.view().template row<T>(r), shard, temperature);
+    found = read_row<R>(logits.view().template row<T>(r), shard, temperature);
   });
   return found;
 }
@@ -145,8 +143,8 @@ void check_logits(const View& logits, const VocabShard& shard, const char* opera
   }
 }
 
-template RowStats local_row_stats(const Values<float>&, Index, const VocabShard&, double);
-template RowStats local_row_stats(const Values<double>&, Index, const VocabShard&, double);
+template LocalRow local_row(const Values<float>&, Index, const VocabShard&, double);
+template LocalRow local_row(const Values<double>&, Index, const VocabShard&, double);
 template void write_softmax_row(const GradSlice<float>&, const Values<float>&, Index, const VocabShard&, const RowGradient&,
                                 std::span<PointGradient>);
 template void write_softmax_row(const GradSlice<double>&, const Values<double>&, Index, const VocabShard&,

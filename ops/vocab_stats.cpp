@@ -146,6 +146,7 @@ struct VocabStatsNode {
   void take_statistics(C& c, Block<Slot> slots, Block<double> gathered_logits) const {
     using R = real_of<C>;
     const Values<R> z = c.in(0);
+    const auto keep = c.saved(C::real, 0);
     c.pool().for_ranges(map.rows, [&](Index begin, Index end, int) {
       for (Index r = begin; r < end; ++r) {
         const Index place = map.target_place(r);
@@ -153,7 +154,9 @@ struct VocabStatsNode {
         slots(r) = {};
         for (Index k = 0; k < gathered; ++k) gathered_logits(r, k) = 0;
         if (place < 0 && !extras) continue;
-        slots(r).stats = local_row_stats(z, r, shard, options.temperature);
+        const LocalRow row = local_row(z, r, shard, options.temperature);
+        slots(r).stats = row.stats;
+        keep(r, 0) = static_cast<R>(row.max);
         const auto owned = [&](Index id) {
           return shard.holds(id) ? z.view().template get<double>(r, id - shard.begin) / options.temperature : 0.0;
         };
@@ -186,7 +189,13 @@ struct VocabStatsNode {
     c.saved(of<RowFault>, 1)(r) = fault;
     const auto keep = c.saved(C::real, 0);
     const bool sound = fault == RowFault::none;
-    keep(r, 0) = sound ? static_cast<R>(row.m * options.temperature) : R(0);  // exact: m is a logit over the temperature
+    // The largest logit as stored: kept from the first pass where it is this shard's. Where it is another's, its quotient by
+    // the temperature brings it back: exactly in fp32, to an ulp in fp64.
+    if (!sound) {
+      keep(r, 0) = 0;
+    } else if (static_cast<double>(keep(r, 0)) / options.temperature != row.m) {
+      keep(r, 0) = static_cast<R>(row.m * options.temperature);
+    }
     keep(r, 1) = sound ? static_cast<R>(log_sum(row)) : R(0);
     keep(r, 2) = sound ? static_cast<R>(mean_below_max(row)) : R(0);
     const auto value = [&](bool asked, double of_sound_row) {
@@ -316,7 +325,7 @@ void check_arguments(const View& z, const RowMap& map, const VocabShard& shard, 
   if (!(options.temperature > 0) || !std::isfinite(options.temperature)) {
     throw UsageError({kName, "a temperature that is finite and above 0", std::to_string(options.temperature)});
   }
-  if (options.gathered.data() != nullptr && (!is_index(options.gathered.dtype) || options.gathered.rows < pack_rows)) {
+  if (options.gathered.cols > 0 && (!is_index(options.gathered.dtype) || options.gathered.rows < pack_rows)) {
     throw UsageError(
         {kName, "gathered ids [" + std::to_string(pack_rows) + ", K] of int32 or int64", shape_text(options.gathered)});
   }
@@ -340,7 +349,7 @@ BasicVocabStats<R> record(BasicVar<R> z, const RowMap& map, const VocabShard& sh
     status = Status(error);
   }
   agree_on_layout(shard);
-  const Index K = options.gathered.data() == nullptr ? 0 : options.gathered.cols;
+  const Index K = options.gathered.cols;
   Outputs outputs{{map.rows, 1}};
   if (options.entropy) outputs.add({map.rows, 1});
   if (K > 0) outputs.add({map.rows, K});

@@ -14,16 +14,16 @@ class Mutant:
 
 MUTANTS = [
     # ---- engine
-    Mutant("zero rows are not written", "engine/grad_slice.h", "if (beta_ != Beta::store) return;", "return;"),
+    Mutant("zero rows are not written", "engine/grad_slice.h", "if (beta_ != Beta::store || !wanted_) return;", "return;"),
     Mutant("a Var named twice loses one gradient", "engine/tape.cpp", "if (times > 1 && !in.written) {", "if (times > 99) {"),
     Mutant("a second node overwrites the first's gradient", "engine/record.h", "if (written) return Beta::add;", ""),
     Mutant("accumulate overwrites", "engine/record.h",
            "if (kind == VarKind::input && grad == Grad::accumulate) return Beta::add;", ""),
     Mutant("zeroed is believed on a second backward", "engine/record.h", "&& backwards == 0 &&", "&&"),
     Mutant("a slice that no node wrote keeps its garbage", "engine/tape.cpp",
-           "if (!var.written && var.beta() == Beta::store) detail::fill_with_zeros(var.slice);", ""),
+           "if (!input->written && input->beta() == Beta::store) detail::fill_with_zeros(input->slice);", ""),
     Mutant("a wanted gradient may be forgotten", "engine/tape.cpp", "if ((record.asked >> i & 1U) == 0) {", "if (false) {"),
-    Mutant("a failed backward leaves half a gradient", "engine/tape.cpp", "detail::fill_with_nan(var.slice);", ""),
+    Mutant("a failed backward leaves half a gradient", "engine/tape.cpp", "detail::fill_with_nan(input->slice);", ""),
     Mutant("Vars of a cleared tape are followed", "engine/tape.cpp", "++generation_;", ""),
     Mutant("in-place logits have a second reader", "engine/tape.cpp",
            "for (const std::uint32_t input : record->inputs) vars_[input].consumed = true;", ""),
