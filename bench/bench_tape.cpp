@@ -13,8 +13,9 @@ namespace losstape {
 namespace {
 
 constexpr int kNodes = 1000;
-constexpr int kSteps = 50;  // a repetition
-constexpr int kRepetitions = 15;
+// A repetition is far shorter than a scheduler's slice, so that most are not interrupted on a busy machine.
+constexpr int kSteps = 3;
+constexpr int kRepetitions = 301;
 
 struct Scale {
   static constexpr auto name = "scale";

@@ -22,6 +22,7 @@ detail::Layout columns_of(const View& logits, Index begin, Index end) {
 }
 
 const std::byte* element(const View& view, Index begin) {
+  if (view.empty()) return static_cast<const std::byte*>(view.data());
   const Index bytes = begin * view.col_stride * static_cast<Index>(size_of(view.dtype));
   return static_cast<const std::byte*>(view.data()) + bytes;
 }
@@ -51,7 +52,7 @@ void Matrix::set_columns(Index begin, const View& part) {
 
 LogitsShard::LogitsShard(const View& logits, Index begin, Index end, std::optional<DType> dtype) {
   if (!dtype || *dtype == logits.dtype) {
-    view_ = logits.empty() ? logits : View(element(logits, begin), columns_of(logits, begin, end));
+    view_ = View(element(logits, begin), columns_of(logits, begin, end));
     return;
   }
   rounded_ = Matrix(*dtype, logits.rows, end - begin);

@@ -35,7 +35,8 @@ class Error : public std::runtime_error {
   ErrorParts parts_;
 };
 
-// The caller can mend it: shapes, dtypes, aliasing, labels, options. Nothing was written and the tape is as it was.
+// The caller can mend it: shapes, dtypes, aliasing, labels, options. Nothing was written and the tape is as it was; only one
+// that leaves a node's backward may come after slices were touched (see BasicTape).
 class UsageError : public Error {
   using Error::Error;
 };

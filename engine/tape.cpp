@@ -414,7 +414,7 @@ void BasicTape<R>::backward_from(const Var& loss, const View* seed) {
     for (Index r = 0; r < own.rows(); ++r) {
       for (Index c = 0; c < own.cols(); ++c) own.write(r, c, seed == nullptr ? 1.0 : seed->get<double>(r, c));
     }
-    target.asked = target.written = true;
+    target.written = true;
     walk(target);
     finish_slices();
   } catch (...) {

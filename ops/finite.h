@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "distributed/status.h"
+#include "distributed/communicator.h"
 #include "engine/dtype.h"
 
 namespace losstape::detail {

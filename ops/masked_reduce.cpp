@@ -43,19 +43,15 @@ struct MaskedReduceNode {
   [[nodiscard]] std::size_t mask_input() const { return static_cast<std::size_t>(columns); }
   [[nodiscard]] Index first_row(Index b) const { return packing == nullptr ? 0 : packing->first_row(b); }
   [[nodiscard]] Index last_row(Index b) const { return packing == nullptr ? rows : packing->last_row(b); }
-  [[nodiscard]] Communicator* communicator() const { return packing == nullptr ? nullptr : packing->group().communicator(); }
-  [[nodiscard]] int ranks() const { return packing == nullptr ? 1 : packing->group().size(); }
+  [[nodiscard]] ContextGroup group() const { return packing == nullptr ? ContextGroup() : packing->group(); }
   // Sums a sequence: Σ t, then Σ t x of each column.
   [[nodiscard]] Index width() const { return columns + 1; }
 
   void reserve(auto& c) const {
-    const auto payload = static_cast<std::size_t>(columns) * sizeof(Extremes) +
-                         static_cast<std::size_t>(sequences * width()) * sizeof(double);
     c.save(f64, sequences, 1);  // by what a row's mask is multiplied: d scalar 0 / d (t x)
     c.workspace(f64, sequences, width());
     c.workspace(of<Extremes>, columns, 1);
-    c.workspace(of<std::byte>, static_cast<Index>(Communicator::staging_bytes(ranks(), payload)), 1);
-    c.collective(ranks() > 1 ? 1 : 0, 0, Communicator::joined_bytes(ranks(), payload));
+    group().reserve_join(c, of<Extremes>, columns, sequences * width());
   }
 
   void forward(auto& c) const {
@@ -67,13 +63,7 @@ struct MaskedReduceNode {
       const Status found = sum_sequence(c, b, sums, extremes);
       if (status.ok()) status = found;
     }
-    if (Communicator* group = communicator()) {
-      const auto staging = c.workspace(of<std::byte>, 2);
-      status = group->join(name, std::span(extremes.data, static_cast<std::size_t>(columns)), join_extremes,
-                           std::span(sums.data, static_cast<std::size_t>(sums.size())), status,
-                           std::span(staging.data, static_cast<std::size_t>(staging.size())));
-    }
-    status.raise(ranks());
+    group().join(name, extremes.span(), join_extremes, c.workspace(of<std::byte>, 2).span(), sums.span(), status);
     write_scalars(c, sums, extremes);
   }
 

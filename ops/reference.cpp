@@ -37,7 +37,8 @@ Row evaluate(const Matrix& logits, Eigen::Index r, double temperature) {
   for (Eigen::Index j = 1; j < columns; ++j) {
     if (logits(r, j) > logits(r, top) || std::isnan(logits(r, j))) top = j;
   }
-  const Wide highest = columns > 0 ? Wide(logits(r, top)) : -std::numeric_limits<Wide>::infinity();
+  Wide highest = columns > 0 ? Wide(logits(r, top)) : Wide(0);
+  if (std::isinf(highest)) highest = std::numeric_limits<Wide>::quiet_NaN();  // no distribution: everything is NaN
   const auto below = [&](Eigen::Index j) { return (Wide(logits(r, j)) - highest) / Wide(temperature); };
   Wide others = 0;  // Σ over all columns but `top`, whose own term is 1
   for (Eigen::Index j = 0; j < columns; ++j) {
@@ -56,6 +57,17 @@ Matrix gradient(const Matrix& logits, double temperature, const auto& used, cons
     if (used(r)) write(r, evaluate(logits, r, temperature), g);
   }
   return g;
+}
+
+// The gradient of Σ adjoint · f for an f of whole rows, whose slope along column j is given.
+Matrix column_gradient(const Matrix& logits, const Vector& adjoint, double temperature, const auto& slope) {
+  const auto used = [&](Eigen::Index r) { return adjoint(r) != 0; };
+  return gradient(logits, temperature, used, [&](Eigen::Index r, const Row& row, Matrix& g) {
+    const Wide entropy = row.entropy();
+    for (Eigen::Index j = 0; j < logits.cols(); ++j) {
+      g(r, j) = static_cast<double>(Wide(adjoint(r)) * slope(row, entropy, static_cast<std::size_t>(j)) / Wide(temperature));
+    }
+  });
 }
 
 }  // namespace
@@ -121,7 +133,8 @@ Matrix gathered_gradient(const Matrix& logits, const Ids& ids, const Matrix& adj
   return gradient(logits, temperature, used, [&](Eigen::Index r, const Row& row, Matrix& g) {
     // d log p_k / dx_j = [j = k] − p_j: at k itself 1 − p, elsewhere −p.
     for (Eigen::Index j = 0; j < logits.cols(); ++j) {
-      if (logits(r, j) == -std::numeric_limits<double>::infinity()) continue;  // masked: no gradient, by definition
+      const bool masked = logits(r, j) == -std::numeric_limits<double>::infinity();
+      if (masked && !std::isnan(row.lse)) continue;  // no gradient, by definition
       Wide sum = 0;
       for (Eigen::Index k = 0; k < ids.cols(); ++k) sum += Wide(adjoint(r, k)) * (ids(r, k) == j ? row.rest(j) : -row.p(j));
       g(r, j) = static_cast<double>(sum / Wide(temperature));
@@ -130,24 +143,15 @@ Matrix gathered_gradient(const Matrix& logits, const Ids& ids, const Matrix& adj
 }
 
 Matrix entropy_gradient(const Matrix& logits, const Vector& adjoint, double temperature) {
-  const auto used = [&](Eigen::Index r) { return adjoint(r) != 0; };
-  return gradient(logits, temperature, used, [&](Eigen::Index r, const Row& row, Matrix& g) {
-    const Wide H = row.entropy();
-    for (Eigen::Index j = 0; j < logits.cols(); ++j) {
-      const Wide p = row.p(j);
-      const Wide slope = p == 0 ? Wide(0) : -p * (row.log_p[static_cast<std::size_t>(j)] + H);
-      g(r, j) = static_cast<double>(Wide(adjoint(r)) * slope / Wide(temperature));
-    }
+  return column_gradient(logits, adjoint, temperature, [](const Row& row, Wide entropy, std::size_t j) {
+    const Wide p = std::exp(row.log_p[j]);
+    return p == 0 ? Wide(0) : -p * (row.log_p[j] + entropy);
   });
 }
 
 Matrix lse_gradient(const Matrix& logits, const Vector& adjoint, double temperature) {
-  const auto used = [&](Eigen::Index r) { return adjoint(r) != 0; };
-  return gradient(logits, temperature, used, [&](Eigen::Index r, const Row& row, Matrix& g) {
-    for (Eigen::Index j = 0; j < logits.cols(); ++j) {
-      g(r, j) = static_cast<double>(Wide(adjoint(r)) * row.p(j) / Wide(temperature));
-    }
-  });
+  return column_gradient(logits, adjoint, temperature,
+                         [](const Row& row, Wide /*entropy*/, std::size_t j) { return std::exp(row.log_p[j]); });
 }
 
 }  // namespace losstape::reference

@@ -27,11 +27,7 @@ struct OverPacking {
   }
   // Adds the sums up over ranks; throws what any rank reports.
   void join(const char* node, Block<double> sums, Block<std::byte> staging, Status status = {}) const {
-    if (Communicator* group = packing->group().communicator()) {
-      status = group->join(node, std::span<char>(), no_fold, std::span(sums.data, static_cast<std::size_t>(sums.size())),
-                           status, std::span(staging.data, static_cast<std::size_t>(staging.size())));
-    }
-    status.raise(ranks());
+    packing->group().join(node, std::span<char>(), no_fold, staging.span(), sums.span(), status);
   }
 };
 
@@ -48,8 +44,7 @@ struct SequenceReduceNode {
     const Index sequences = over.packing->sequences();
     if (kMean) c.save(f64, sequences, 1);  // by what the sum is multiplied
     c.workspace(f64, sequences, 2);
-    c.workspace(of<std::byte>, static_cast<Index>(Communicator::staging_bytes(over.ranks(), over.payload(2))), 1);
-    c.collective(over.ranks() > 1 ? 1 : 0, 0, Communicator::joined_bytes(over.ranks(), over.payload(2)));
+    over.packing->group().reserve_join(c, of<char>, 0, sequences * 2);
   }
   void forward(auto& c) const {
     const auto x = c.in(0);

@@ -69,16 +69,12 @@ struct VocabStatsNode {
 
   void reserve(auto& c) const {
     const Index rows = map.rows;
-    const int ranks = shard.group.size();
-    const auto payload =
-        static_cast<std::size_t>(rows) * sizeof(Slot) + static_cast<std::size_t>(rows * gathered) * sizeof(double);
     c.save(c.real, rows, 3);  // raw maximum, log1p(s), u / (1 + s)
     c.save(of<RowFault>, rows, 1);
     c.workspace(of<Slot>, rows, 1);
     c.workspace(f64, rows, gathered);
-    c.workspace(of<std::byte>, static_cast<Index>(Communicator::staging_bytes(ranks, payload)), 1);
+    shard.group.reserve_join(c, of<Slot>, rows, rows * gathered);
     c.workspace(of<PointGradient>, c.threads(), gathered + 1);
-    c.collective(ranks > 1 ? 1 : 0, 0, Communicator::joined_bytes(ranks, payload));
   }
 
   void forward(auto& c) {
@@ -88,7 +84,7 @@ struct VocabStatsNode {
       status = check_ids();
       if (status.ok()) take_statistics(c, slots, gathered_logits);
     }
-    join_ranks(c, slots, gathered_logits);
+    shard.group.join(kName, slots.span(), join_slots, c.workspace(of<std::byte>, 2).span(), gathered_logits.span(), status);
     c.pool().for_ranges(map.rows, [&](Index begin, Index end, int) {
       for (Index r = begin; r < end; ++r) write_outputs(c, r, slots(r), gathered_logits);
     });
@@ -164,19 +160,6 @@ struct VocabStatsNode {
         for (Index k = 0; k < gathered && extras; ++k) gathered_logits(r, k) = owned(gathered_id(r, k));
       }
     });
-  }
-
-  template <class C>
-  void join_ranks(C& c, Block<Slot> slots, Block<double> gathered_logits) const {
-    Communicator* communicator = shard.group.communicator();
-    Status joined = status;
-    if (communicator != nullptr) {
-      const auto staging = c.workspace(of<std::byte>, 2);
-      joined = communicator->join(kName, std::span(slots.data, static_cast<std::size_t>(slots.size())), join_slots,
-                                  std::span(gathered_logits.data, static_cast<std::size_t>(gathered_logits.size())), status,
-                                  std::span(staging.data, static_cast<std::size_t>(staging.size())));
-    }
-    joined.raise(shard.group.size());
   }
 
   template <class C>

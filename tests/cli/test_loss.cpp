@@ -245,6 +245,21 @@ TEST_SUITE("cli/loss") {
     fails({"loss", floats.write(path)}, 1, "input_ids: expected i32 or i64, found f64");
   }
 
+  TEST_CASE("a batch without a single row has a loss of 0") {
+    const TempFolder folder;
+    CaseCopy none(kPacked);
+    for (const char* name :
+         {"input_ids", "token_mask", "advantages", "prev_logprobs", "generation_logprobs", "reference_policy_logprobs"}) {
+      none.reshape(name, {0});
+    }
+    none.reshape("logits", {0, 61});
+    none.erase("cu_seqlens_padded");
+    none.reshape("cu_seqlens", {1});
+    none.reshape("sample_mask", {0});
+    const std::string path = none.write(folder.file("none.safetensors"));
+    for (const char* ranks : {"1", "3"}) CHECK(loss_json({path, "--tensor-parallel", ranks})["loss"] == 0.0);
+  }
+
   TEST_CASE("bad data is refused over several ranks as on one") {
     const TempFolder folder;
     CaseCopy label(kPacked);

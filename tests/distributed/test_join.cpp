@@ -94,11 +94,17 @@ TEST_SUITE("distributed/join") {
     }
   }
   TEST_CASE("ranks that join different operations, sizes or counts all get a CommError, and nobody hangs") {
-    const std::array<std::function<void(Communicator&)>, 3> disagreements{
+    const std::array<std::function<void(Communicator&)>, 4> disagreements{
         [](Communicator& c) {
           (void)join(c, {{1, 1}}, {}, {}, c.rank() == 1 ? "entropy" : "logprob");
         },
         [](Communicator& c) { (void)join(c, std::vector<Word>(c.rank() == 1 ? 2 : 1), {}); },
+        [](Communicator& c) {
+          // one rank's joins are counted from the start again
+          (void)join(c, {{1, 1}}, {});
+          CountingCommunicator counted(c);
+          (void)join(c.rank() == 1 ? counted : c, {{1, 1}}, {});
+        },
         [](Communicator& c) {
           // as many bytes, but one rank is a join ahead: only its number can tell
           std::vector<std::byte> all(Communicator::joined_bytes(2, 16) * 2);

@@ -325,9 +325,20 @@ TEST_SUITE("distributed/threads faults") {
       CHECK(error.operation() == "my link");
     }
   }
+  TEST_CASE("a rank's own error is rethrown before what its peers saw of its absence") {
+    const auto f = [](Communicator& c) {
+      if (c.rank() == 1) {
+        std::this_thread::sleep_for(400ms);
+        throw std::out_of_range("label 9");
+      }
+      c.barrier();
+    };
+    check_says(refusal<std::out_of_range>([&] { threads::run(3, f, {.deadline = 100ms}); }), "label 9");
+  }
   TEST_CASE("abort breaks the group with the user's cause, on the rank that called it too") {
     const auto words = errors_of(3, {.deadline = 20s}, [](Communicator& c) {
       if (c.rank() == 0) c.abort(UsageError({"recipe", "a finite loss", "NaN"}));
+      if (c.rank() == 0) c.abort(UsageError({"afterthought", "a", "b"}));
       c.barrier();
     });
     for (const std::string& said : words) CHECK(said == "recipe: expected a finite loss, found NaN");

@@ -258,6 +258,13 @@ TEST_SUITE("engine/gradcheck") {
     CHECK(bad.row == -1);
     CHECK(contains(bad.summary(), "along a random direction"));
   }
+  TEST_CASE("the step is what the point's own rounding makes of it: a big number moves by whole units in its last place") {
+    const std::vector<double> at{1234567.5};
+    const GradcheckReport report = gradcheck(
+        [](auto&, auto x) { return token_map([](auto v) { return v - 1234567.0; }, x); }, at, {.fp32 = Fp32Check::skip});
+    CAPTURE(report.summary());
+    CHECK(report);
+  }
   TEST_CASE("an empty point passes: there is nothing to be wrong") {
     const std::vector<double> none;
     const GradcheckReport report = gradcheck([](auto& tape, auto x) { return tape.record(Sum{}, {x}, Shape{1}); }, none);

@@ -43,6 +43,19 @@ struct Throws {
   }
 };
 
+// Gives its first row a gradient and says that the others have none; throws after that where it is told to.
+struct FirstRow {
+  static constexpr auto name = "first_row";
+  const bool* armed;
+  void forward(auto& c) const { c.out(0).write(0, c.in(0)(0)); }
+  void backward(auto& c) const {
+    const auto dx = c.grad(0);
+    dx.write(0, c.dout(0)(0));
+    for (Index r = 1; r < dx.rows(); ++r) dx.zero_row(r);
+    if (*armed) throw std::runtime_error("gone");
+  }
+};
+
 // The exception that is nested in an error, if there is one.
 std::string nested_in(const std::exception& error) {
   try {
@@ -169,7 +182,7 @@ TEST_SUITE("engine/tape throws") {
     Tape tape;
     Leaf<float> x({2});
     const Var v = x.on(tape);
-    Var y = tape.record(Scale{3}, {v}, Shape{1});
+    const Var y = tape.record(Scale{3}, {v}, Shape{1});
     const State before = state_of(tape);
     const auto fail = [] { throw std::runtime_error("no luck"); };
     for (int i = 0; i < 40; ++i) {  // often enough to cross segments of the list of Vars
@@ -181,8 +194,9 @@ TEST_SUITE("engine/tape throws") {
             "throws: expected forward to return, found an exception: no luck; the exception itself is nested in this one");
       CHECK(state_of(tape) == before);
     }
-    y = tape.record(Scale{5}, {y}, Shape{1});
-    tape.backward(y);
+    const Var next = tape.record(Scale{5}, {y}, Shape{1});
+    CHECK(next.index == y.index + 1);
+    tape.backward(next);
     CHECK(x.slice[0] == 15);
   }
   TEST_CASE("the library's own errors pass as they are; what is no std::exception is nested too") {
@@ -228,6 +242,11 @@ TEST_SUITE("engine/tape throws") {
     const Var late = tape.record(Add{}, {middle, early}, Shape{1});
     const Var loss = tape.record(Add{}, {late, b}, Shape{1});
     const State before = state_of(tape);
+    armed = false;
+    tape.backward(loss);  // what an earlier one completed is complete no more
+    for (const Var& input : {a, b, c}) CHECK(tape.gradient_complete(input));
+    for (Leaf<float>* const leaf : {&reached, &passed, &spared}) leaf->slice.assign(leaf->slice.size(), 7.0F);
+    armed = true;
     try {
       tape.backward(loss);
       FAIL("no error");
@@ -253,23 +272,25 @@ TEST_SUITE("engine/tape throws") {
       if (armed) throw std::runtime_error("gone");
     };
     Tape tape;
-    Leaf<float> zeroed({1}, 1, 0.0F);
+    Leaf<float> zeroed({1, 2}, 1, 0.0F);
     std::vector<float> far{0, 0};
     std::vector<float> near{0, 0};
     const Var logp = tape.record(LogProb{}, {tape.input_in_place(MutableView(far.data(), 1, 2))}, Shape{1});
-    const Var middle = tape.record(Throws{.in_backward = fail}, {zeroed.on(tape, Grad::zeroed)}, Shape{1});
+    const Var middle = tape.record(FirstRow{&armed}, {zeroed.on(tape, Grad::zeroed)}, Shape{1});
     const Var loss = tape.record(Add{}, {logp, middle}, Shape{1});
     (void)refusal([&] { tape.backward(loss); });
     CHECK(std::isnan(zeroed.slice[0]));
+    CHECK(std::isnan(zeroed.slice[1]));
     CHECK(far == std::vector<float>{0, 0});
     armed = false;
     tape.backward(loss);
-    CHECK(zeroed.slice[0] == 1);
+    CHECK(zeroed.slice == std::vector<float>{1, 0});
     CHECK(far == std::vector<float>{0.5F, -0.5F});
 
     armed = true;
     tape.clear();
-    const Var first = tape.record(Throws{.in_backward = fail}, {zeroed.on(tape)}, Shape{1});
+    Leaf<float> single({1});
+    const Var first = tape.record(Throws{.in_backward = fail}, {single.on(tape)}, Shape{1});
     const Var second = tape.record(LogProb{}, {tape.input_in_place(MutableView(near.data(), 1, 2))}, Shape{1});
     const Var both = tape.record(Add{}, {first, second}, Shape{1});
     (void)refusal([&] { tape.backward(both); });

@@ -84,7 +84,7 @@ TEST_SUITE("engine/view") {
     const Index least = std::numeric_limits<Index>::min();
     (void)refusal([&] { View(x.data(), most, most); });
     (void)refusal([&] { View(x.data(), Index{1} << 60, 1); });
-    (void)refusal([&] { View(x.data(), (Index{1} << 60) - 1, 1); });  // fits 63 bits, the last address does not
+    (void)refusal([&] { View(x.data(), (Index{1} << 60) - 2, 1); });  // fits 63 bits, the last address does not
     (void)refusal([&] { View(x.data(), 2, 1, most); });
     (void)refusal([&] { View(x.data(), 2, 1, least); });
     (void)refusal([&] { View(x.data(), 2, 2, 1, least); });
@@ -149,6 +149,11 @@ TEST_SUITE("engine/view overlap") {
     CHECK_FALSE(overlap(first, View(x.data() + 14, 3, 6, 10)));  // columns 4 to 9 from row 1 on
     CHECK(overlap(first, View(x.data() + 16, 2, 5, 10)));        // columns 6 to 10: the next row's first
     CHECK(overlap(View(x.data() + 16, 2, 5, 10), first));
+  }
+  TEST_CASE("ranges of two pitches that interleave count as overlapping") {
+    const std::vector<float> x(50);
+    CHECK(overlap(View(x.data(), 4, 2, 10), View(x.data() + 5, 8, 2, 5)));  // both hold element 10
+    CHECK(overlap(View(x.data() + 5, 8, 2, 5), View(x.data(), 4, 2, 10)));
   }
   TEST_CASE("ranges of two dtypes are compared in bytes") {
     const std::vector<double> x(40);

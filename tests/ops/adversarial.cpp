@@ -124,11 +124,14 @@ class Table {
     Row small = noise(1);
     for (double& x : small) x *= 1e-7;
     add("subnormals of f16", std::move(small), vocab_ / 2);
-    add("zeros of both signs", [&] {
-      Row row = level(0);
-      for (Index j = 0; j < vocab_; j += 2) row[std::size_t(j)] = -0.0;
-      return row;
-    }(), 0);
+    add(
+        "zeros of both signs",
+        [&] {
+          Row row = level(0);
+          for (Index j = 0; j < vocab_; j += 2) row[std::size_t(j)] = -0.0;
+          return row;
+        }(),
+        0);
   }
 
   Index vocab_;

@@ -15,16 +15,16 @@ struct AdversarialRow {
   Index target = 0;
 };
 
-// Rows of `vocab` columns (any from 1 on). `huge`: the largest magnitude that a difference of two logits may safely have half
-// of.
+// Rows of `vocab` columns (any from 1 on). `huge`: the largest magnitude that a difference of two logits may safely have
+// half of.
 [[nodiscard]] std::vector<AdversarialRow> adversarial_rows(Index vocab, double huge);
 
 // The promise on truth, for the fp32 arithmetic of one row. `epsilon` is 2⁻²⁴; d is a column's distance from the maximum.
 struct TruthBounds {
   double logprob = 2e-6;  // relative
   double entropy = 1e-5;
-  double gradient = 32;   // · epsilon of the term size
-  double distance = 2;    // · |d| · epsilon, added to the gradient's; to the others' where there is a temperature
+  double gradient = 32;  // · epsilon of the term size
+  double distance = 2;   // · |d| · epsilon, added to the gradient's; to the others' where there is a temperature
   double epsilon = 0x1p-24;
   double smallest = 0x1p-149;  // below the type's range nothing is promised
 };

@@ -32,11 +32,11 @@ struct Batch {
   std::vector<double> generation;
   std::vector<double> reference;
   std::vector<double> sample_mask;
-  std::vector<std::int64_t> gathered;  // [tokens(), kGathered]
-  std::vector<double> extra_rows;      // [tokens()] the rows option of vocab_stats
+  std::vector<std::int64_t> gathered;          // [tokens(), kGathered]
+  std::vector<double> extra_rows;              // [tokens()] the rows option of vocab_stats
   std::vector<std::int64_t> explicit_targets;  // [tokens() + extra] a target a row of the logits; −100: none
   bool poisoned = false;
-  Counts counts;                       // what losses divide by; unset: the batch's own
+  Counts counts;  // what losses divide by; unset: the batch's own
 
   static constexpr Index kGathered = 3;
 

@@ -87,13 +87,17 @@ DenseResult evaluate(const Dense& dense) {
     std::vector<BasicVar<R>> inputs{s.logprob, s.entropy};
     if (K > 0) inputs.push_back(s.gathered);
     tape.backward(tape.record(WeighAll{adjoints.data(), inputs.size()}, inputs, Outputs{{1, 1}})[0]);
-    DenseResult mine{copy(tape.value(s.logprob)), copy(tape.value(s.entropy)), copy(tape.value(s.lse)),
-                     K > 0 ? copy(tape.value(s.gathered)) : Matrix(), {}};
+    DenseResult mine{copy(tape.value(s.logprob)),
+                     copy(tape.value(s.entropy)),
+                     copy(tape.value(s.lse)),
+                     K > 0 ? copy(tape.value(s.gathered)) : Matrix(),
+                     {}};
     const std::scoped_lock lock(merging);
     const auto agree = [](const Matrix& a, const Matrix& b) { return difference(a, b).empty(); };
     if (!first) {
-      result.ranks_agree = result.ranks_agree && agree(mine.logprob, result.logprob) && agree(mine.entropy, result.entropy) &&
-                           agree(mine.lse, result.lse) && agree(mine.gathered, result.gathered);
+      result.ranks_agree = result.ranks_agree && agree(mine.logprob, result.logprob) &&
+                           agree(mine.entropy, result.entropy) && agree(mine.lse, result.lse) &&
+                           agree(mine.gathered, result.gathered);
     }
     first = false;
     result.logprob = mine.logprob;

@@ -13,8 +13,8 @@ namespace losstape::testing {
 struct Dense {
   Matrix logits;
   std::vector<std::int64_t> targets;
-  Index vocab = -1;            // columns that are real; −1: all
-  std::vector<Index> cuts{};   // where shards begin, from the second rank on
+  Index vocab = -1;           // columns that are real; −1: all
+  std::vector<Index> cuts{};  // where shards begin, from the second rank on
   std::vector<double> logprob_adjoint{};
   std::vector<double> entropy_adjoint{};
   std::vector<std::int64_t> gathered{};  // [rows, K]

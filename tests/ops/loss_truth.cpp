@@ -149,8 +149,8 @@ LossTruth policy_truth(const Batch& batch, const reference::Vector& logp, const 
     weight += w.token[at] * std::exp(p - gen);
     surprise -= w.token[at] * std::exp(l - gen) * l;
   }
-  truth.metrics = {truth.loss, ratio, clamped,   ratio_min, ratio_max, clamped_min, clamped_max, kl,
-                   mult,       gen_kl, policy_kl, js,       weight,    surprise,    w.samples,   0};
+  truth.metrics = {truth.loss, ratio,  clamped,   ratio_min, ratio_max, clamped_min, clamped_max, kl,
+                   mult,       gen_kl, policy_kl, js,        weight,    surprise,    w.samples,   0};
   return truth;
 }
 

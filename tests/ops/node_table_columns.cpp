@@ -86,17 +86,16 @@ void add_token_map(std::vector<Sample>& table) {
   table.push_back(column_sample(
       "token_map", "smooth functions of three columns", tokens, Domain::token,
       [](auto& /*tape*/, auto x, const Env& /*env*/) {
-        return Made<real_in<decltype(x)>>{
-            token_map([](auto a, auto b, auto c) { return exp(a) / b + log(b) * c - sqrt(b) * log_sigmoid(c) + 2 * sigmoid(a); },
-                      x[0], x[1], x[2])};
+        return Made<real_in<decltype(x)>>{token_map(
+            [](auto a, auto b, auto c) { return exp(a) / b + log(b) * c - sqrt(b) * log_sigmoid(c) + 2 * sigmoid(a); }, x[0],
+            x[1], x[2])};
       },
       [](const Batch& batch) { return three_columns(batch, 1); }, pointwise_truth([](double a, double b, double c) {
         const double s = 1 / (1 + std::exp(-a));
         const double ls = -std::log1p(std::exp(-c));
-        return std::array<double, 4>{std::exp(a) / b + std::log(b) * c - std::sqrt(b) * ls + 2 * s,
-                                     std::exp(a) / b + 2 * s * (1 - s),
-                                     -std::exp(a) / (b * b) + c / b - ls / (2 * std::sqrt(b)),
-                                     std::log(b) - std::sqrt(b) / (1 + std::exp(c))};
+        return std::array<double, 4>{
+            std::exp(a) / b + std::log(b) * c - std::sqrt(b) * ls + 2 * s, std::exp(a) / b + 2 * s * (1 - s),
+            -std::exp(a) / (b * b) + c / b - ls / (2 * std::sqrt(b)), std::log(b) - std::sqrt(b) / (1 + std::exp(c))};
       })));
   table.push_back(column_sample(
       "token_map", "kinks and selections over two columns each", tokens, Domain::token,
@@ -108,9 +107,9 @@ void add_token_map(std::vector<Sample>& table) {
       [](const Batch& batch) { return three_columns(batch, 2); }, pointwise_truth([](double a, double b, double c) {
         const double inside = c >= -0.5 && c <= 0.75 ? 1 : 0;
         const double sign = a > c ? 1 : -1;
-        return std::array<double, 4>{
-            std::max(a, c) * b + std::min(2 * a, b) - std::clamp(c, -0.5, 0.75) + std::abs(a - c),
-            (a > c ? b : 0) + (2 * a < b ? 2 : 0) + sign, std::max(a, c) + (2 * a < b ? 0 : 1), (a > c ? 0 : b) - inside - sign};
+        return std::array<double, 4>{std::max(a, c) * b + std::min(2 * a, b) - std::clamp(c, -0.5, 0.75) + std::abs(a - c),
+                                     (a > c ? b : 0) + (2 * a < b ? 2 : 0) + sign, std::max(a, c) + (2 * a < b ? 0 : 1),
+                                     (a > c ? 0 : b) - inside - sign};
       })));
   table.push_back(column_sample(
       "token_map", "a stopped weight, and a metric beside", tokens, Domain::token,
@@ -174,14 +173,16 @@ Sample reduce_sample(const std::string& name, Per per) {
                                                        {x[0], Per::none},
                                                        {x[0], Per::min},
                                                        {x[0], Per::max}}};
-        const auto found = masked_reduce<R>(columns, token_mask(tape, env), tape.constant(env.batch.sample_mask), env.packing,
-                                            env.batch.counts);
+        const auto found = masked_reduce<R>(columns, token_mask(tape, env), tape.constant(env.batch.sample_mask),
+                                            env.packing, env.batch.counts);
         Made<R> made{found[0]};
         for (std::size_t k = 1; k < 8; ++k) made.add(found[k]);
         return made;
       },
       masked_values,
-      [per](const Batch& batch, std::span<const Matrix> x, const Matrix& seed) { return reduced_truth(batch, x, seed, per); });
+      [per](const Batch& batch, std::span<const Matrix> x, const Matrix& seed) {
+        return reduced_truth(batch, x, seed, per);
+      });
 }
 
 void add_reductions(std::vector<Sample>& table) {
@@ -247,7 +248,8 @@ void add_sequence_nodes(std::vector<Sample>& table) {
       [](auto& tape, auto x, const Env& env) {
         return Made<real_in<decltype(x)>>{sequence_sum(x[0], token_mask(tape, env), env.packing)};
       },
-      masked_values, [](const Batch& batch, std::span<const Matrix> x, const Matrix& seed) {
+      masked_values,
+      [](const Batch& batch, std::span<const Matrix> x, const Matrix& seed) {
         return sequence_truth(batch, x, seed, false);
       }));
   table.push_back(column_sample(
@@ -255,7 +257,8 @@ void add_sequence_nodes(std::vector<Sample>& table) {
       [](auto& tape, auto x, const Env& env) {
         return Made<real_in<decltype(x)>>{sequence_mean(x[0], token_mask(tape, env), env.packing)};
       },
-      masked_values, [](const Batch& batch, std::span<const Matrix> x, const Matrix& seed) {
+      masked_values,
+      [](const Batch& batch, std::span<const Matrix> x, const Matrix& seed) {
         return sequence_truth(batch, x, seed, true);
       }));
   table.push_back(column_sample(

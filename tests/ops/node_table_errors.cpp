@@ -62,13 +62,13 @@ void add_label_errors(std::vector<ErrorSample>& table) {
 void add_option_errors(std::vector<ErrorSample>& table) {
   const char* node = "vocab_stats";
   for (const double T : {0.0, -1.0, kNan, std::numeric_limits<double>::infinity()}) {
-    table.push_back({node, "temperature " + std::to_string(T), {node, "temperature"}, with_options([T](auto& options, auto&) {
-                       options.temperature = T;
-                     })});
+    table.push_back(
+        {node, "temperature " + std::to_string(T), {node, "temperature"}, with_options([T](auto& options, auto&) {
+           options.temperature = T;
+         })});
   }
-  table.push_back({node, "a negative chunk", {"chunk_rows", "-1"}, with_options([](auto& options, auto&) {
-                     options.chunk_rows = -1;
-                   })});
+  table.push_back(
+      {node, "a negative chunk", {"chunk_rows", "-1"}, with_options([](auto& options, auto&) { options.chunk_rows = -1; })});
   table.push_back({node, "gathered ids of too few rows", {"gathered ids", "i64"}, with_options([](auto& options, auto& env) {
                      options.gathered = View(env.batch.gathered.data(), 2, Batch::kGathered);
                    })});
@@ -105,28 +105,33 @@ void add_layout_errors(std::vector<ErrorSample>& table) {
                      const Var numbers = tape.constant(View(memory.data(), 7, env.shard.width()));
                      (void)vocab_stats(numbers, env.packing, env.batch.ids, env.shard);
                    }});
-  table.push_back({node, "shards that leave columns to no rank", {"tile", "held by no rank"},
+  table.push_back(
+      {node, "shards that leave columns to no rank", {"tile", "held by no rank"}, [](Tape& /*tape*/, Var z, const Env& env) {
+         const VocabShard short_by_one =
+             VocabShard::range(env.shard.group, env.shard.begin, env.shard.end, env.batch.vocab + 1);
+         (void)vocab_stats(z, env.packing, env.batch.ids, short_by_one);
+       }});
+  table.push_back(
+      {node, "fewer rows than the pack", {node, "rows", "cu_seqlens_padded"}, [](Tape& /*tape*/, Var z, const Env& env) {
+         Packing longer;
+         const std::vector<int> offsets{0, 4, 9};
+         longer.assign(offsets);
+         const std::vector<std::int64_t> ids(9, 0);
+         (void)vocab_stats(z, longer, ids, env.shard);
+       }});
+  table.push_back({node,
+                   "an output that was not asked for",
+                   {"entropy"},
                    [](Tape& /*tape*/, Var z, const Env& env) {
-                     const VocabShard short_by_one =
-                         VocabShard::range(env.shard.group, env.shard.begin, env.shard.end, env.batch.vocab + 1);
-                     (void)vocab_stats(z, env.packing, env.batch.ids, short_by_one);
-                   }});
-  table.push_back({node, "fewer rows than the pack", {node, "rows", "cu_seqlens_padded"},
-                   [](Tape& /*tape*/, Var z, const Env& env) {
-                     Packing longer;
-                     const std::vector<int> offsets{0, 4, 9};
-                     longer.assign(offsets);
-                     const std::vector<std::int64_t> ids(9, 0);
-                     (void)vocab_stats(z, longer, ids, env.shard);
-                   }});
-  table.push_back({node, "an output that was not asked for", {"entropy"}, [](Tape& /*tape*/, Var z, const Env& env) {
                      (void)exp(vocab_stats(z, env.packing, env.batch.ids, env.shard).entropy);
                    },
                    true});
 }
 
 void add_in_flight_errors(std::vector<ErrorSample>& table) {
-  table.push_back({"vocab_stats", "a packing assigned anew in flight", {"packing", "assigned anew"},
+  table.push_back({"vocab_stats",
+                   "a packing assigned anew in flight",
+                   {"packing", "assigned anew"},
                    [](Tape& tape, Var z, const Env& env) {
                      Packing packing;
                      env.batch.assign(packing);
@@ -136,7 +141,9 @@ void add_in_flight_errors(std::vector<ErrorSample>& table) {
                      tape.backward(logp, seed);
                    },
                    true});
-  table.push_back({"vocab_stats", "an adjoint that is not finite", {"vocab_stats", "adjoint that is not finite", "row 1"},
+  table.push_back({"vocab_stats",
+                   "an adjoint that is not finite",
+                   {"vocab_stats", "adjoint that is not finite", "row 1"},
                    [](Tape& tape, Var z, const Env& env) {
                      const Var logp = logprob(z, env);
                      std::vector<float> seed(std::size_t(logp.rows()), 1.0F);
@@ -148,12 +155,14 @@ void add_in_flight_errors(std::vector<ErrorSample>& table) {
 
 // A column of the pack's rows, differentiated, of the log-probs.
 void add_column_errors(std::vector<ErrorSample>& table) {
-  table.push_back({"token_map", "columns of two shapes", {"token_map", "[7, 1]", "[2, 1]"},
-                   [](Tape& tape, Var z, const Env& env) {
-                     (void)(logprob(z, env) + tape.constant(env.batch.sample_mask));
-                   },
+  table.push_back({"token_map",
+                   "columns of two shapes",
+                   {"token_map", "[7, 1]", "[2, 1]"},
+                   [](Tape& tape, Var z, const Env& env) { (void)(logprob(z, env) + tape.constant(env.batch.sample_mask)); },
                    true});
-  table.push_back({"token_map", "a Var of another tape", {"token_map", "another tape"},
+  table.push_back({"token_map",
+                   "a Var of another tape",
+                   {"token_map", "another tape"},
                    [](Tape& /*tape*/, Var z, const Env& env) {
                      Tape other;
                      (void)(logprob(z, env) + other.constant(env.packing.to_predictions(env.batch.prev)));
@@ -188,12 +197,16 @@ void add_column_errors(std::vector<ErrorSample>& table) {
            static const std::vector<double> all(7, 1.0);
            (void)masked_mean(endless, tape.constant(env.packing.to_predictions(all)), env.packing);
          });
-  table.push_back({"sequence_sum", "a column of sequences", {"sequence_sum", "[7, 1]", "[2, 1]"},
+  table.push_back({"sequence_sum",
+                   "a column of sequences",
+                   {"sequence_sum", "[7, 1]", "[2, 1]"},
                    [](Tape& tape, Var /*z*/, const Env& env) {
                      (void)sequence_sum(tape.constant(env.batch.sample_mask), token_mask(tape, env), env.packing);
                    },
                    true});
-  table.push_back({"sequence_sum", "a mask that is not finite", {"sequence_sum", "finite mask", "row"},
+  table.push_back({"sequence_sum",
+                   "a mask that is not finite",
+                   {"sequence_sum", "finite mask", "row"},
                    [](Tape& tape, Var z, const Env& env) {
                      static thread_local std::vector<double> mask;
                      mask = env.batch.token_mask;
@@ -201,14 +214,19 @@ void add_column_errors(std::vector<ErrorSample>& table) {
                      (void)sequence_sum(logprob(z, env), tape.constant(env.packing.to_predictions(mask)), env.packing);
                    },
                    true});
-  table.push_back({"sequence_mean", "a mask that is differentiated", {"sequence_mean", "mask"},
+  table.push_back({"sequence_mean",
+                   "a mask that is differentiated",
+                   {"sequence_mean", "mask"},
                    [](Tape& /*tape*/, Var z, const Env& env) {
                      const Var logp = logprob(z, env);
                      (void)sequence_mean(logp, logp, env.packing);
                    },
                    true});
-  table.push_back({"spread", "a column of tokens", {"spread", "[2, 1]", "[7, 1]"},
-                   [](Tape& /*tape*/, Var z, const Env& env) { (void)spread(logprob(z, env), env.packing); }, true});
+  table.push_back({"spread",
+                   "a column of tokens",
+                   {"spread", "[2, 1]", "[7, 1]"},
+                   [](Tape& /*tape*/, Var z, const Env& env) { (void)spread(logprob(z, env), env.packing); },
+                   true});
 }
 
 // A loss over columns changed by `change`.
@@ -224,9 +242,8 @@ void add_loss_errors(std::vector<ErrorSample>& table) {
   const auto add = [&](const char* node, const char* name, std::vector<std::string> pieces, Call call) {
     table.push_back({node, name, std::move(pieces), std::move(call), true});
   };
-  add("nll_loss", "no mask", {"nll_loss", "token_mask"}, [](Tape& /*tape*/, Var z, const Env& env) {
-    (void)nll_loss(logprob(z, env), env.packing, LossColumns{});
-  });
+  add("nll_loss", "no mask", {"nll_loss", "token_mask"},
+      [](Tape& /*tape*/, Var z, const Env& env) { (void)nll_loss(logprob(z, env), env.packing, LossColumns{}); });
   add("nll_loss", "log-probs of another length", {"nll_loss", "log-probs", "[7, 1]"}, [](Tape& tape, Var, const Env& env) {
     (void)nll_loss(tape.constant(env.batch.sample_mask), env.packing, env.batch.columns());
   });

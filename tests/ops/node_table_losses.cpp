@@ -67,23 +67,19 @@ void add_loss_samples(std::vector<Sample>& table) {
   table.push_back(policy_sample("GRPO", PolicyLossOptions::grpo(), true));
   table.push_back(policy_sample("DAPO, no KL", PolicyLossOptions::dapo(), false));
   table.push_back(policy_sample("dual clip", with([](auto& o) { o.dual_clip = 1.5, o.kl_penalty = 0; }), false));
-  table.push_back(
-      policy_sample("KL k1", with([](auto& o) { o.kl_estimator = KlEstimator::k1, o.kl_penalty = 0.7; }), true));
-  table.push_back(
-      policy_sample("KL k2 unclamped", with([](auto& o) {
-                      o.kl_estimator = KlEstimator::k2, o.kl_penalty = 0.7;
-                      o.kl_clamps = {.bounds_input = false, .bounds_output = false};
-                    }),
-                    true));
+  table.push_back(policy_sample("KL k1", with([](auto& o) { o.kl_estimator = KlEstimator::k1, o.kl_penalty = 0.7; }), true));
+  table.push_back(policy_sample("KL k2 unclamped", with([](auto& o) {
+                                  o.kl_estimator = KlEstimator::k2, o.kl_penalty = 0.7;
+                                  o.kl_clamps = {.bounds_input = false, .bounds_output = false};
+                                }),
+                                true));
   table.push_back(policy_sample("KL k3 with clamps that bind", with([](auto& o) {
                                   o.kl_penalty = 2;
                                   o.kl_clamps = {.input = 0.4, .output = 0.06};
                                 }),
                                 true));
-  table.push_back(policy_sample("KL with on-policy weights", with([](auto& o) {
-                                  o.kl_penalty = 0.5, o.kl_weight = KlWeight::on_policy;
-                                }),
-                                false));
+  table.push_back(policy_sample("KL with on-policy weights",
+                                with([](auto& o) { o.kl_penalty = 0.5, o.kl_weight = KlWeight::on_policy; }), false));
   table.push_back(
       policy_sample("means of sequences", with([](auto& o) { o.level = LossLevel::sequence, o.kl_penalty = 0; }), false));
 }

@@ -147,8 +147,8 @@ void Run<R>::merge_into(Outcome& outcome) const {
     for (std::size_t r = 0; r < rows.size(); ++r) {
       for (Index c = 0; c < slices_[i].view().cols; ++c) {
         const double value = slices_[i].get(Index(r), c);
-        const bool padding = domain == Domain::logits && (rows[r] < 0 || !batch_.is_real(rows[r]) ||
-                                                          first_column(domain) + c >= batch_.vocab);
+        const bool padding = domain == Domain::logits &&
+                             (rows[r] < 0 || !batch_.is_real(rows[r]) || first_column(domain) + c >= batch_.vocab);
         if (padding && std::bit_cast<std::uint64_t>(value) != 0) {
           outcome.faults += "padding holds" + place(Index(r), c, value, 0) + "\n";
         }

@@ -58,9 +58,9 @@ struct Sample {
   Record<double> record_f64;
   std::function<std::vector<Matrix>(const Batch&)> values;  // the inputs
   std::function<Truth(const Batch&, std::span<const Matrix> x, const Matrix& seed)> truth;
-  bool stopped = false;       // whether frozen and plain differences are expected to differ
-  bool over_context = true;   // may run on context ranks
-  double fp32_bound = 1e-5;   // of the largest entry
+  bool stopped = false;      // whether frozen and plain differences are expected to differ
+  bool over_context = true;  // may run on context ranks
+  double fp32_bound = 1e-5;  // of the largest entry
 
   template <class R>
   [[nodiscard]] const Record<R>& record() const {
@@ -83,7 +83,7 @@ Sample& recorded_by(Sample& sample, F f) {
 
 // How a sample is run.
 struct Layout {
-  DType dtype = DType::f32;  // of the logits; token and sequence inputs are of the tape's type
+  DType dtype = DType::f32;   // of the logits; token and sequence inputs are of the tape's type
   std::vector<Index> cuts{};  // where shards of the stored columns begin, one a tensor rank from the second on
   int context_ranks = 1;
   ContextLayout context_layout = ContextLayout::contiguous;

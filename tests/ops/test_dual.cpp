@@ -46,18 +46,30 @@ void check_unary(const std::string& name, const G& f, const std::vector<double>&
 TEST_CASE("every function of duals has the derivative of its difference quotients") {
   const std::vector<double> any{-3.7, -1, -0.2, 0.3, 1, 2.5, 4};
   const std::vector<double> positive{0.05, 0.4, 1, 2, 9.5};
-  check_unary("minus", [](auto a) { return -a; }, any);
-  check_unary("exp", [](auto a) { return exp(a); }, any);
-  check_unary("expm1", [](auto a) { return expm1(a); }, any);
-  check_unary("log", [](auto a) { return log(a); }, positive, 1e-8);
-  check_unary("log1p", [](auto a) { return log1p(a); }, positive);
-  check_unary("sqrt", [](auto a) { return sqrt(a); }, positive, 1e-7);
-  check_unary("abs", [](auto a) { return abs(a); }, any);
-  check_unary("sigmoid", [](auto a) { return sigmoid(a); }, any);
-  check_unary("log_sigmoid", [](auto a) { return log_sigmoid(a); }, any);
-  check_unary("clamp", [](auto a) { return clamp(a, -1.5, 2.2); }, any);
-  check_unary("constants on both sides", [](auto a) { return (2.0 - a) * 3.0 / (a + 10.0) - a * 0.5; }, any);
-  check_unary("a of itself", [](auto a) { return a * a / (a * a + 1.0); }, any);
+  check_unary(
+      "minus", [](auto a) { return -a; }, any);
+  check_unary(
+      "exp", [](auto a) { return exp(a); }, any);
+  check_unary(
+      "expm1", [](auto a) { return expm1(a); }, any);
+  check_unary(
+      "log", [](auto a) { return log(a); }, positive, 1e-8);
+  check_unary(
+      "log1p", [](auto a) { return log1p(a); }, positive);
+  check_unary(
+      "sqrt", [](auto a) { return sqrt(a); }, positive, 1e-7);
+  check_unary(
+      "abs", [](auto a) { return abs(a); }, any);
+  check_unary(
+      "sigmoid", [](auto a) { return sigmoid(a); }, any);
+  check_unary(
+      "log_sigmoid", [](auto a) { return log_sigmoid(a); }, any);
+  check_unary(
+      "clamp", [](auto a) { return clamp(a, -1.5, 2.2); }, any);
+  check_unary(
+      "constants on both sides", [](auto a) { return (2.0 - a) * 3.0 / (a + 10.0) - a * 0.5; }, any);
+  check_unary(
+      "a of itself", [](auto a) { return a * a / (a * a + 1.0); }, any);
 }
 
 TEST_CASE("functions of two duals have both derivatives") {
@@ -168,8 +180,8 @@ TEST_CASE("a probe that crosses a seam is marked, one that does not is not") {
 TEST_CASE("pairs have the values of duals") {
   for (const double x : {-2.5, -0.5, 0.25, 3.0}) {
     const auto f = [](const auto& a) {
-      return exp(a) + expm1(a) * log1p(abs(a)) - sigmoid(a) / log_sigmoid(a) + sqrt(abs(a)) + log(abs(a)) +
-             max(a, a * 2.0) - min(a, -a) + clamp(a, -1, 1);
+      return exp(a) + expm1(a) * log1p(abs(a)) - sigmoid(a) / log_sigmoid(a) + sqrt(abs(a)) + log(abs(a)) + max(a, a * 2.0) -
+             min(a, -a) + clamp(a, -1, 1);
     };
     CAPTURE(x);
     CHECK(f(P(x, x, false)).value == doctest::Approx(f(var(x)).value).epsilon(1e-15));

@@ -40,8 +40,8 @@ TEST_CASE("ignored rows count neither above nor below the mean") {  // B18
 }
 
 TEST_CASE("a label outside the vocabulary is refused with row and value before anything is written") {  // B19
-  for (const std::int64_t label : {std::int64_t{-1}, std::int64_t{-99}, std::int64_t{4}, std::int64_t{1000},
-                                   (std::int64_t{1} << 32) + 1}) {
+  for (const std::int64_t label :
+       {std::int64_t{-1}, std::int64_t{-99}, std::int64_t{4}, std::int64_t{1000}, (std::int64_t{1} << 32) + 1}) {
     for (const int ranks : {1, 2}) {
       CAPTURE(label);
       CAPTURE(ranks);

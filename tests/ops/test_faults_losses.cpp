@@ -48,7 +48,8 @@ TEST_CASE("the KL penalty is added to the loss, and grows with the distance from
     KlEstimator estimator;
     double value, slope;
   };
-  for (const Row& row : {Row{KlEstimator::k1, 1, 1}, Row{KlEstimator::k2, 0.5, 1}, Row{KlEstimator::k3, 0.367879, 0.632121}}) {
+  for (const Row& row :
+       {Row{KlEstimator::k1, 1, 1}, Row{KlEstimator::k2, 0.5, 1}, Row{KlEstimator::k3, 0.367879, 0.632121}}) {
     using D = Dual<double, 1>;
     const D kl = 0.1 * calculate_kl(row.estimator, D::variable(-1, 0), D(-2), D(1), {});
     CHECK(close(kl.value, 0.1 * row.value));
@@ -79,8 +80,8 @@ TEST_CASE("clipping and dual clip follow the sign of the advantage") {  // B57
   }
   // At the bound exactly both branches are equal, and both pass: −A r.
   options.clip_high = 1;
-  const PolicyCase at_bound = policy_case<double>(
-      {.logp = {std::log(2.0)}, .prev = {0}, .advantage = {1}, .mask = {1}, .options = options});
+  const PolicyCase at_bound =
+      policy_case<double>({.logp = {std::log(2.0)}, .prev = {0}, .advantage = {1}, .mask = {1}, .options = options});
   if (std::exp(std::log(2.0)) == 2.0) {
     CHECK(close(at_bound.loss, -2, 1e-7));
     CHECK(close(at_bound.gradient[0], -2, 1e-7));

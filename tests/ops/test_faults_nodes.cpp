@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that others met in nodes over shared logits, each as its minimal input and the right result; and their grid of sizes.
+// Faults that others met in nodes over shared logits, each as its minimal input and the right result; and their grid of
+// sizes.
 #include <doctest/doctest.h>
 
 #include <cmath>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults that others met in the arithmetic of a row, each as its minimal input and the right result. Numbers: the catalogue's.
+// Faults that others met in the arithmetic of a row, each as its minimal input and the right result. Numbers: the
+// catalogue's.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -66,9 +67,8 @@ TEST_CASE("a row of -inf alone is excluded by its mask, and an error that names 
 }
 
 TEST_CASE("an offset common to all logits changes nothing") {  // B05
-  Dense dense{.logits = rows({{1e4 + 2, 1e4 - 1}, {1e8, 1e8}, {-1e8, -1e8}}),
-              .targets = {0, 0, 0},
-              .logprob_adjoint = {-1, -1, -1}};
+  Dense dense{
+      .logits = rows({{1e4 + 2, 1e4 - 1}, {1e8, 1e8}, {-1e8, -1e8}}), .targets = {0, 0, 0}, .logprob_adjoint = {-1, -1, -1}};
   everywhere(dense, {{}, {1}}, [](const DenseResult& r) {
     CHECK(near(r.logprob, rows({{-0.048587}, {-0.693147}, {-0.693147}}), kPrinted));
     CHECK(near(r.gradient.row(0), row({-0.047426, 0.047426}), kPrinted));
@@ -124,8 +124,13 @@ TEST_CASE("a KL penalty that overflows is capped with gradient exactly 0, or an 
     options.kl_penalty = 1;
     options.kl_clamps = {.bounds_input = false, .bounds_output = cap, .output = 10};
     options.kl_weight = KlWeight::on_policy;  // weight e^(ℓ − generation), here 1 with no slope of its own
-    return policy_case({.logp = {logp}, .prev = {logp}, .advantage = {0}, .mask = {1}, .generation = {logp},
-                        .reference = {ref}, .options = options});
+    return policy_case({.logp = {logp},
+                        .prev = {logp},
+                        .advantage = {0},
+                        .mask = {1},
+                        .generation = {logp},
+                        .reference = {ref},
+                        .options = options});
   };
   const PolicyCase capped = k3(-200, 0, true);
   CHECK(capped.loss == doctest::Approx(10));

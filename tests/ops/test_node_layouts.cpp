@@ -39,7 +39,8 @@ void check_metrics(const Outcome& found, const Outcome& right) {
   REQUIRE(found.metrics.size() == right.metrics.size());
   for (std::size_t k = 0; k < right.metrics.size(); ++k) {
     CAPTURE(k);
-    CHECK(far_from(Matrix::Constant(1, 1, found.metrics[k]), Matrix::Constant(1, 1, right.metrics[k]), kUlp, "metric") == "");
+    CHECK(far_from(Matrix::Constant(1, 1, found.metrics[k]), Matrix::Constant(1, 1, right.metrics[k]), kUlp, "metric") ==
+          "");
   }
 }
 
@@ -113,9 +114,9 @@ TEST_CASE("context ranks give every row the bits that it has on one rank, and sc
     const std::vector<Matrix> x = sample.values(batch);
     const Matrix seed = upstream_of(sample, batch);
     const Outcome single = evaluate<float>(sample, batch, x, seed, {});
-    for (const Split& split : {Split{2, ContextLayout::zigzag}, Split{3, ContextLayout::zigzag}, Split{4, ContextLayout::zigzag},
-                               Split{2, ContextLayout::contiguous}, Split{3, ContextLayout::contiguous},
-                               Split{4, ContextLayout::contiguous}}) {
+    for (const Split& split :
+         {Split{2, ContextLayout::zigzag}, Split{3, ContextLayout::zigzag}, Split{4, ContextLayout::zigzag},
+          Split{2, ContextLayout::contiguous}, Split{3, ContextLayout::contiguous}, Split{4, ContextLayout::contiguous}}) {
       CAPTURE(sample.title());
       CAPTURE(split.ranks);
       CAPTURE(int(split.layout));
@@ -152,7 +153,8 @@ TEST_CASE("tensor and context ranks together give the reference's value and grad
         {.dtype = DType::f64, .cuts = {3}, .context_ranks = 2, .context_layout = ContextLayout::zigzag, .chunk_rows = 5});
     CHECK(found.faults == "");
     CHECK(far_from(found.y, right.y, 1e-12, "y") == "");
-    for (std::size_t i = 0; i < x.size(); ++i) CHECK(far_from(found.gradients[i], right.gradients[i], 1e-12, "gradient") == "");
+    for (std::size_t i = 0; i < x.size(); ++i)
+      CHECK(far_from(found.gradients[i], right.gradients[i], 1e-12, "gradient") == "");
   }
 }
 

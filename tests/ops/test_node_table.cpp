@@ -54,8 +54,8 @@ void check_truth(const Case& c, const Outcome& found, double bound) {
   REQUIRE(found.metrics.size() == right.metrics.size());
   for (std::size_t k = 0; k < right.metrics.size(); ++k) {
     CAPTURE(k);
-    CHECK(far_from(Matrix::Constant(1, 1, found.metrics[k]), Matrix::Constant(1, 1, right.metrics[k]), 4 * bound, "metric") ==
-          "");
+    CHECK(far_from(Matrix::Constant(1, 1, found.metrics[k]), Matrix::Constant(1, 1, right.metrics[k]), 4 * bound,
+                   "metric") == "");
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows without a distribution, and values that are not finite: named where they count, passed on where asked, 0 where masked.
+// Rows without a distribution, and values that are not finite: named where they count, passed on where asked, 0 where
+// masked.
 #include <doctest/doctest.h>
 
 #include <array>

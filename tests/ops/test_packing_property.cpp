@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random layouts: no sequence's logits reach another's row, padding is never read, context ranks share rows out exactly once.
+// Random layouts: no sequence's logits reach another's row, padding is never read, context ranks share rows out exactly
+// once.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -75,8 +76,8 @@ void evaluate(Tape& tape, Packing& packing, const Pack& pack, Result& result) {
   pack.assign(packing);
   result.slice.assign(std::size_t(pack.rows * pack.vocab), kNan);
   tape.clear();
-  const Var z = tape.input(View(pack.logits.data(), pack.rows, pack.vocab),
-                           MutableView(result.slice.data(), pack.rows, pack.vocab));
+  const Var z =
+      tape.input(View(pack.logits.data(), pack.rows, pack.vocab), MutableView(result.slice.data(), pack.rows, pack.vocab));
   const auto s = vocab_stats(z, packing, pack.ids, VocabShard::whole(pack.vocab), {.entropy = true, .lse = true});
   const Var y = token_map([](auto l, auto H, auto lse) { return l + 0.5 * H - 0.25 * lse; }, s.logprob, s.entropy, s.lse);
   tape.backward(y, pack.seed);
@@ -196,7 +197,8 @@ TEST_CASE("over random layouts context ranks hold every row of the pack exactly 
         if (at.sequence != right.sequence || at.position != right.position) faults.emplace_back("another place");
         if (packing.target_row(r) != whole.target_row(at.global)) faults.emplace_back("another target");
         if (packing.is_real(r) != whole.is_real(at.global)) faults.emplace_back("real or not");
-        if (r < packing.first_row(at.sequence) || r >= packing.last_row(at.sequence)) faults.emplace_back("outside its rows");
+        if (r < packing.first_row(at.sequence) || r >= packing.last_row(at.sequence))
+          faults.emplace_back("outside its rows");
       }
     });
     REQUIRE(faults.empty());
@@ -222,9 +224,9 @@ TEST_CASE("over random layouts a loss and its gradient over context ranks are th
       const Var logp = vocab_stats(z, packing, pack.ids, VocabShard::whole(pack.vocab)).logprob;
       const Var t = tape.constant(packing.to_predictions(mask));
       const Var sums = spread(exp(sequence_mean(logp, t, packing)), packing);
-      const auto r = policy_loss(logp * 0.5 + sums, packing,
-                                 {.token_mask = mask, .advantages = advantages, .prev_logprobs = prev},
-                                 PolicyLossOptions::dapo());
+      const auto r =
+          policy_loss(logp * 0.5 + sums, packing, {.token_mask = mask, .advantages = advantages, .prev_logprobs = prev},
+                      PolicyLossOptions::dapo());
       tape.backward(r.loss);
       return double(r.loss.item());
     };
@@ -232,9 +234,10 @@ TEST_CASE("over random layouts a loss and its gradient over context ranks are th
     Packing whole;
     pack.assign(whole);
     Tape single({.audit = Audit::unwritten_rows});
-    const double loss = loss_of(single, single.input(View(pack.logits.data(), pack.rows, pack.vocab),
-                                                     MutableView(right.data(), pack.rows, pack.vocab)),
-                                whole);
+    const double loss = loss_of(
+        single,
+        single.input(View(pack.logits.data(), pack.rows, pack.vocab), MutableView(right.data(), pack.rows, pack.vocab)),
+        whole);
     std::vector<float> found(pack.logits.size(), 0.0F);
     std::vector<double> losses;
     std::mutex merging;
@@ -249,9 +252,8 @@ TEST_CASE("over random layouts a loss and its gradient over context ranks are th
       }
       std::vector<float> slice(logits.size(), kNan);
       Tape tape({.audit = Audit::unwritten_rows});
-      const double mine = loss_of(tape, tape.input(View(logits.data(), packing.rows(), V),
-                                                   MutableView(slice.data(), packing.rows(), V)),
-                                  packing);
+      const double mine = loss_of(
+          tape, tape.input(View(logits.data(), packing.rows(), V), MutableView(slice.data(), packing.rows(), V)), packing);
       const std::scoped_lock lock(merging);
       losses.push_back(mine);
       for (Index r = 0; r < packing.rows(); ++r) {

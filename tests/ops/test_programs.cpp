@@ -27,8 +27,8 @@ auto gspo(auto z, const Env& env) {
   auto logp = vocab_stats(z, packing, b.ids, env.shard).logprob;
   auto mask = column(b.token_mask);
   auto ratio = spread(exp(sequence_mean(logp - column(b.prev), mask, packing)), packing);
-  auto token = token_map([](auto r, auto adv) { return max(-adv * r, -adv * clamp(r, 0.95, 1.08)); }, ratio,
-                         column(b.advantages));
+  auto token =
+      token_map([](auto r, auto adv) { return max(-adv * r, -adv * clamp(r, 0.95, 1.08)); }, ratio, column(b.advantages));
   return masked_mean(sequence_mean(token, mask, packing), t.constant(b.sample_mask), {.count = 3});
 }
 
@@ -47,9 +47,9 @@ auto cispo(auto z, const Env& env) {
   const Batch& b = env.batch;
   const Packing& packing = env.packing;
   auto column = [&](const auto& v) { return t.constant(packing.to_predictions(v)); };
-  auto token = token_map(
-      [](auto logp, auto old, auto adv) { return -adv * stop_gradient(clamp(exp(logp - old), 0.8, 1.2)) * logp; },
-      vocab_stats(z, packing, b.ids, env.shard).logprob, column(b.prev), column(b.advantages));
+  auto token =
+      token_map([](auto logp, auto old, auto adv) { return -adv * stop_gradient(clamp(exp(logp - old), 0.8, 1.2)) * logp; },
+                vocab_stats(z, packing, b.ids, env.shard).logprob, column(b.prev), column(b.advantages));
   return masked_mean(token, column(b.token_mask), packing, {.count = 9});
 }
 
@@ -140,24 +140,28 @@ Sample program(const std::string& name, auto record, auto truth, double temperat
 
 const std::vector<Sample>& programs() {
   static const std::vector<Sample> list{
-      program("GSPO", [](auto z, const Env& env) { return gspo(z, env); }, gspo_truth, 1, false),
-      program("entropy bonus", [](auto z, const Env& env) { return entropy_bonus(z, env); },
-              token_mean([](double l, double H, double, double adv) {
-                return std::array<double, 3>{-adv * l - 0.01 * H, -adv, -0.01};
-              }),
-              0.7, false),
-      program("CISPO", [](auto z, const Env& env) { return cispo(z, env); },
-              token_mean([](double l, double, double old, double adv) {
-                const double r = std::clamp(std::exp(l - old), 0.8, 1.2);
-                return std::array<double, 3>{-adv * r * l, -adv * r, 0};
-              }),
-              1, true),
-      program("by operators", [](auto z, const Env& env) { return by_operators(z, env); },
-              token_mean([](double l, double, double old, double adv) {
-                const double r = std::exp(l - old);
-                return std::array<double, 3>{-adv * r * l + 0.5 * r * r, -adv * r + r * r, 0};
-              }),
-              1, true)};
+      program(
+          "GSPO", [](auto z, const Env& env) { return gspo(z, env); }, gspo_truth, 1, false),
+      program(
+          "entropy bonus", [](auto z, const Env& env) { return entropy_bonus(z, env); },
+          token_mean([](double l, double H, double, double adv) {
+            return std::array<double, 3>{-adv * l - 0.01 * H, -adv, -0.01};
+          }),
+          0.7, false),
+      program(
+          "CISPO", [](auto z, const Env& env) { return cispo(z, env); },
+          token_mean([](double l, double, double old, double adv) {
+            const double r = std::clamp(std::exp(l - old), 0.8, 1.2);
+            return std::array<double, 3>{-adv * r * l, -adv * r, 0};
+          }),
+          1, true),
+      program(
+          "by operators", [](auto z, const Env& env) { return by_operators(z, env); },
+          token_mean([](double l, double, double old, double adv) {
+            const double r = std::exp(l - old);
+            return std::array<double, 3>{-adv * r * l + 0.5 * r * r, -adv * r + r * r, 0};
+          }),
+          1, true)};
   return list;
 }
 

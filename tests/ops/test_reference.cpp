@@ -40,8 +40,7 @@ TEST_CASE("the reference gives closed forms") {
   const std::vector<Index> target{1};
   CHECK(reference::logprob(x, target)(0) == doctest::Approx(std::log(0.75)).epsilon(1e-15));
   CHECK(reference::lse(x)(0) == doctest::Approx(std::log(4.0)).epsilon(1e-15));
-  CHECK(reference::entropy(x)(0) ==
-        doctest::Approx(-0.75 * std::log(0.75) - 0.25 * std::log(0.25)).epsilon(1e-15));
+  CHECK(reference::entropy(x)(0) == doctest::Approx(-0.75 * std::log(0.75) - 0.25 * std::log(0.25)).epsilon(1e-15));
   CHECK(near(reference::log_softmax(row({5, 5, 5, 5})), Matrix::Constant(1, 4, -std::log(4.0)), 1e-15));
   CHECK(near(reference::log_softmax(row({2, 0}), 0.5), row({-std::log1p(std::exp(-4.0)), -4 - std::log1p(std::exp(-4.0))}),
              1e-15));
@@ -97,6 +96,7 @@ TEST_CASE("the reference gives -inf columns no probability and no gradient, and 
     CHECK(std::isnan(reference::entropy(bad)(0)));
     CHECK(std::isnan(reference::lse(bad)(0)));
     CHECK(std::isnan(reference::entropy_gradient(bad, one)(0, 0)));
+    CHECK(std::isnan(reference::logprob_gradient(bad, std::vector<Index>{1}, one)(0, 0)));
     CHECK((reference::entropy_gradient(bad, 0 * one).array() == 0).all());
   }
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The promise on truth: log-probs, entropies and gradients of adversarial rows against the fp64 oracle, within stated bounds.
+// The promise on truth: log-probs, entropies and gradients of adversarial rows against the fp64 oracle, within stated
+// bounds.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -83,9 +84,9 @@ Found run(const Problem& problem, DType dtype, int ranks, const Adjoints& adjoin
     }
     BasicTape<R> tape({.threads = ranks == 1 ? 2 : 1, .audit = Audit::unwritten_rows});
     const auto z = tape.input(value.view(), slice.mutable_view());
-    const auto s = vocab_stats(
-        z, problem.targets, shard,
-        {.temperature = problem.temperature, .entropy = true, .gathered = View(problem.ids.data(), T, 2)});
+    const auto s =
+        vocab_stats(z, problem.targets, shard,
+                    {.temperature = problem.temperature, .entropy = true, .gathered = View(problem.ids.data(), T, 2)});
     tape.backward(tape.record(Seed{adjoints}, {s.logprob, s.entropy, s.gathered}, Shape{1, 1}));
     const std::scoped_lock lock(merging);
     for (Index r = 0; r < T; ++r) {

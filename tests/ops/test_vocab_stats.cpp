@@ -48,8 +48,7 @@ TEST_CASE("any number of outputs is one collective forward and none backward, an
       counting.reset();
       tape.clear();
       const Var z = tape.input(View(logits.data(), T, shard.width()), MutableView(slice.data(), T, shard.width()));
-      const auto s =
-          vocab_stats(z, targets, shard, {.entropy = true, .lse = true, .gathered = View(ids.data(), T, K)});
+      const auto s = vocab_stats(z, targets, shard, {.entropy = true, .lse = true, .gathered = View(ids.data(), T, K)});
       CHECK(counting.step().calls == 1);
       // 32 bytes a row and 8 a gathered column, and the header.
       const std::size_t header = Communicator::joined_bytes(3, 0);
