@@ -43,6 +43,7 @@ class Checker {
     for (std::size_t rank = 0; rank < turns_.size(); ++rank) {
       for (Index k = 0; k < turns_[rank]; ++k) check_entry(static_cast<int>(rank), sampled ? -1 : k);
     }
+    adds_ = problem_.adds_to_slices();
     if (options_.fp32 == Fp32Check::compare) compare_fp32();
     judge();
     return report_;
@@ -67,12 +68,15 @@ class Checker {
     const auto rank = static_cast<std::size_t>(options_.rank);
     const bool sampled = options_.directions > 0 || options_.entries > 0;
     if (!options_.coordinates.empty() &&
-        (options_.rank < 0 || rank >= turns_.size() || (!sampled && turns_[rank] != size()))) {
-      throw UsageError({"gradcheck", "coordinates of every rank: the sizes of its x0, " + std::to_string(size()) + " here",
+        (options_.rank < 0 || rank >= turns_.size() || turns_[rank] != (sampled ? options_.entries : size()))) {
+      throw UsageError({"gradcheck",
+                        sampled ? "coordinates of every rank: its entries, " + std::to_string(options_.entries) + " here"
+                                : "coordinates of every rank: the sizes of its x0, " + std::to_string(size()) + " here",
                         "rank " + std::to_string(options_.rank) + " of " + std::to_string(turns_.size()) +
                             (rank < turns_.size() ? " with " + std::to_string(turns_[rank]) : "")});
     }
     probes_ = options_.directions;
+    expected_ = size() == 0 ? 0 : options_.directions + turns_[rank];
     for (const Index turn : turns_) probes_ += turn;
   }
 
@@ -107,7 +111,8 @@ class Checker {
       start.push_back(problem_.point(i));
       std::vector<double>& v = along.emplace_back(start.back().size());
       for (std::size_t j = 0; j < v.size(); ++j) {
-        v[j] = (random() & 1U) != 0 ? 1.0 : -1.0;
+        const double sign = (random() & 1U) != 0 ? 1.0 : -1.0;
+        v[j] = std::isfinite(start.back()[j]) ? sign : 0.0;  // an infinity cannot move
         const double g = problem_.gradient(i)[j];
         analytic += g * v[j];
         norm += g * g;
@@ -115,7 +120,9 @@ class Checker {
     }
     const auto move = [&](double by) {
       for (std::size_t i = 0; i < start.size(); ++i) {
-        for (std::size_t j = 0; j < start[i].size(); ++j) problem_.point(i)[j] = start[i][j] + by * along[i][j];
+        for (std::size_t j = 0; j < start[i].size(); ++j) {
+          if (along[i][j] != 0) problem_.point(i)[j] = start[i][j] + by * along[i][j];
+        }
       }
       return by;
     };
@@ -141,14 +148,15 @@ class Checker {
     }
     const auto j = static_cast<std::size_t>(at);
     const double start = mine ? problem_.point(input)[j] : 0;
+    const bool moves = mine && std::isfinite(start);  // an infinity cannot move: there is no quotient
     const auto move = [&](double by) {
-      if (!mine) return by;
+      if (!moves) return by;
       problem_.point(input)[j] = start + by;
       return problem_.point(input)[j] - start;
     };
     const Index cols = mine ? std::max<Index>(problem_.cols(input), 1) : 1;
     const double analytic = mine ? problem_.gradient(input)[j] : 0;
-    compare(move, analytic, mine ? largest(problem_.gradient(input)) : 0, input, at / cols, at % cols, mine);
+    compare(move, analytic, mine ? largest(problem_.gradient(input)) : 0, input, at / cols, at % cols, moves);
   }
 
   template <class Move>
@@ -172,8 +180,8 @@ class Checker {
       report_.input = input;
       report_.row = row;
       report_.col = col;
-      report_.analytic = analytic;
-      report_.numeric = frozen.slope;
+      report_.analytic = analytic / problem_.scalar_weight();
+      report_.numeric = frozen.slope / problem_.scalar_weight();
     }
   }
 
@@ -202,7 +210,9 @@ class Checker {
       failure = "a gradient entry is not finite";
     else if (!(report_.worst_relative_error <= options_.rel))
       failure = "an entry differs from its difference quotient";
-    else if (report_.checked == 0 && size() > 0 && options_.coordinates.empty())
+    else if (!adds_)
+      failure = "a gradient is stored where the slice says to add";
+    else if (report_.checked == 0 && expected_ > 0)
       failure = "nothing could be checked";
     else if (static_cast<double>(report_.skipped_kinks) > options_.most_kinks * static_cast<double>(probes))
       failure = "too many probes straddle a kink";
@@ -215,8 +225,10 @@ class Checker {
   GradcheckReport report_;
   double f_ = 0;
   bool finite_ = true;
+  bool adds_ = true;
   std::vector<Index> turns_;
-  Index probes_ = 0;
+  Index probes_ = 0;    // of all ranks
+  Index expected_ = 0;  // that this rank compares
   Index done_ = 0;
   std::mt19937_64 entry_{options_.seed * 2654435761U + static_cast<std::uint64_t>(options_.rank)};
 };
@@ -258,8 +270,7 @@ MutableView GradcheckProblem::gradient_view(std::size_t i) {
 }
 
 std::vector<double> GradcheckProblem::upstream(const Shape& shape, std::uint64_t seed) {
-  std::vector<double> weights(static_cast<std::size_t>(shape.rows * shape.cols), 1.0);
-  if (weights.size() == 1) return weights;
+  std::vector<double> weights(static_cast<std::size_t>(shape.rows * shape.cols));
   std::mt19937_64 random(seed);
   std::uniform_real_distribution<double> size(0.25, 2.0);
   for (double& weight : weights) weight = (random() & 1U) != 0 ? size(random) : -size(random);
@@ -273,6 +284,14 @@ double GradcheckProblem::weigh(const View& value, std::span<const double> weight
       sum += weights[static_cast<std::size_t>(r * value.cols + c)] * value.get<double>(r, c);
   }
   return sum;
+}
+
+bool GradcheckProblem::holds_one_more(std::span<const double> slice, std::span<const double> gradient) {
+  const double unit = 1 + largest(gradient);
+  for (std::size_t j = 0; j < slice.size(); ++j) {
+    if (std::isfinite(gradient[j]) && !(std::abs(slice[j] - 1 - gradient[j]) <= 1e-12 * unit)) return false;
+  }
+  return true;
 }
 
 GradcheckReport run_gradcheck(GradcheckProblem& problem, const GradcheckOptions& options) {

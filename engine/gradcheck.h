@@ -30,7 +30,7 @@ struct GradcheckOptions {
   // Entries that the random ones are drawn from, counted row by row through every input; empty: all. For inputs of which
   // most entries have next to no gradient.
   std::vector<Index> among{};
-  std::uint64_t seed = 1;    // of the directions, the entries and the upstream of an f that is no scalar
+  std::uint64_t seed = 1;    // of the directions, the entries and the upstream of f
   double most_kinks = 0.25;  // share of the probes that may straddle a kink and be skipped
   Fp32Check fp32 = Fp32Check::compare;
   // Where several ranks evaluate one f together, each holding a part of x0: every rank passes its own number, the entries
@@ -85,6 +85,8 @@ class GradcheckProblem {
   virtual double differentiate(std::uint64_t seed) = 0;
   // f at point(i), around the tape of differentiate() or by itself.
   virtual Evaluation evaluate(Differences differences) = 0;
+  // Whether the gradient is added to slices that hold something (Grad::accumulate), and not stored.
+  virtual bool adds_to_slices() = 0;
   // The fp32 tape's gradient at x0 rounded to fp32, and the fp64 tape's at the same numbers.
   virtual void differentiate_fp32(std::vector<std::vector<double>>& fp32, std::vector<std::vector<double>>& fp64) = 0;
 
@@ -92,13 +94,18 @@ class GradcheckProblem {
   [[nodiscard]] std::vector<double>& point(std::size_t i) { return points_[i]; }
   [[nodiscard]] std::vector<double>& gradient(std::size_t i) { return gradients_[i]; }
   [[nodiscard]] Index cols(std::size_t i) const { return shapes_[i].cols; }
+  // By what the value of a scalar f is multiplied; 1 for others, whose elements have a weight each.
+  [[nodiscard]] double scalar_weight() const { return weights_.size() == 1 ? weights_[0] : 1; }
 
  protected:
   [[nodiscard]] View point_view(std::size_t i) const;
   [[nodiscard]] MutableView gradient_view(std::size_t i);
-  // The fixed upstream of f: 1 for a scalar, else numbers of both signs and many sizes.
+  // The fixed upstream of f: numbers of both signs and many sizes. Not 1 for a scalar either: a backward that forgets its
+  // adjoint would pass.
   static std::vector<double> upstream(const Shape& shape, std::uint64_t seed);
   static double weigh(const View& value, std::span<const double> weights);
+  // slice = 1 + gradient, to rounding.
+  static bool holds_one_more(std::span<const double> slice, std::span<const double> gradient);
 
   std::vector<Shape> shapes_;
   std::vector<std::vector<double>> points_;
@@ -130,6 +137,21 @@ class Problem final : public GradcheckProblem {
     for (std::size_t i = 0; i < N; ++i) x[i] = tape.constant(point_view(i));
     const VarF64 y = call(tape, x);
     return {weigh(tape.value(y), weights_), tape.met_kink()};
+  }
+
+  bool adds_to_slices() override {
+    TapeF64 tape;
+    std::array<std::vector<double>, N> slices;
+    std::array<VarF64, N> x;
+    for (std::size_t i = 0; i < N; ++i) {
+      slices[i].assign(points_[i].size(), 1.0);
+      x[i] = tape.input(point_view(i), MutableView(slices[i].data(), shapes_[i].rows, shapes_[i].cols), Grad::accumulate);
+    }
+    const VarF64 y = call(tape, x);
+    tape.backward(y, View(weights_.data(), y.rows(), y.cols()));
+    bool added = true;
+    for (std::size_t i = 0; i < N; ++i) added = added && holds_one_more(slices[i], gradients_[i]);
+    return added;
   }
 
   void differentiate_fp32(std::vector<std::vector<double>>& fp32, std::vector<std::vector<double>>& fp64) override {

@@ -22,24 +22,29 @@ struct RowGradient {
   double temperature = 1;
 };
 
-// The form in arithmetic R, for the columns that a kernel streams over.
+// e^x with the exponential in R: the argument's rounding to R, up to |x| 2⁻²⁴, is put back by its first-order term. A result
+// of 0 needs none, and must not meet −∞ − (−∞); NaN passes.
+template <class R>
+LOSSTAPE_HOST_DEVICE double rounded_exp(double x) {
+  const R rounded = static_cast<R>(x);
+  const double e = std::exp(rounded);
+  return e == 0 ? 0.0 : e + e * (x - static_cast<double>(rounded));
+}
+
+// The form with its exponential in R, for the columns that a kernel streams over. The rest is fp64: rounded once, at the
+// store.
 template <class R>
 struct RowScalars {
-  R max, log1p_s, mean_u, a, h, scale;
+  double max, log1p_s, mean_u, a, h, scale;
 
   LOSSTAPE_HOST_DEVICE explicit RowScalars(const RowGradient& row)
-      : max(static_cast<R>(row.max)),
-        log1p_s(static_cast<R>(row.log1p_s)),
-        mean_u(static_cast<R>(row.mean_u)),
-        a(static_cast<R>(row.a)),
-        h(static_cast<R>(row.h)),
-        scale(static_cast<R>(1 / row.temperature)) {}
+      : max(row.max), log1p_s(row.log1p_s), mean_u(row.mean_u), a(row.a), h(row.h), scale(1 / row.temperature) {}
 
   // A column of −∞ has p = 0 and gets exactly 0. The guard says "equals 0", so that a NaN passes it.
-  LOSSTAPE_HOST_DEVICE R operator()(R x) const {
-    const R d = (x - max) * scale;  // never x·scale − max·scale: a common offset would not cancel
-    const R p = std::exp(d - log1p_s);
-    return p == 0 ? R(0) : p * (a - h * (d - mean_u)) * scale;
+  LOSSTAPE_HOST_DEVICE R operator()(double x) const {
+    const double d = (x - max) * scale;  // never x·scale − max·scale: a common offset would not cancel
+    const double p = rounded_exp<R>(d - log1p_s);
+    return p == 0 ? R(0) : static_cast<R>(p * (a - h * (d - mean_u)) * scale);
   }
 };
 

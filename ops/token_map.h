@@ -66,14 +66,14 @@ struct TokenMapNode {
   void forward(auto& c) const {
     using R = real_of<decltype(c)>;
     if (c.probing()) return probe(c);
-    using Number = Dual<R, N>;
+    using Number = Dual<double, N>;
     const auto partials = c.saved(c.real, 0);
     for_elements(c, [&](Index r, Index j, Index at) {
       const auto y = as_array<Number>(apply<N>(functor, [&](std::size_t i) { return Number::variable(c.in(i)(r, j), i); }));
-      for (std::size_t k = 0; k < K; ++k) c.out(k).write(r, j, static_cast<double>(y[k].value));
+      for (std::size_t k = 0; k < K; ++k) c.out(k).write(r, j, y[k].value);
       Index column = 0;
       for (std::size_t i = 0; i < N; ++i) {
-        if (c.wants_grad(i)) partials(at, column++) = y[0].d[i];
+        if (c.wants_grad(i)) partials(at, column++) = static_cast<R>(y[0].d[i]);
       }
     });
   }
@@ -98,11 +98,11 @@ struct TokenMapNode {
 
  private:
   void probe(auto& c) const {
-    using Number = Paired<real_of<decltype(c)>>;
+    using Number = Paired<double>;
     for_elements(c, [&](Index r, Index j, Index) {
       const auto y =
           as_array<Number>(apply<N>(functor, [&](std::size_t i) { return Number(c.in(i)(r, j), c.base(i)(r, j), false); }));
-      for (std::size_t k = 0; k < K; ++k) c.out(k).write(r, j, static_cast<double>(y[k].value));
+      for (std::size_t k = 0; k < K; ++k) c.out(k).write(r, j, y[k].value);
       if (y[0].kink) c.kink();
     });
   }
@@ -129,7 +129,7 @@ template <class R, class F, class... Rest>
 auto token_map(F functor, BasicVar<R> first, const Rest&... rest) {
   static_assert((std::is_same_v<Rest, BasicVar<R>> && ...), "token_map takes Vars of one tape type; make constants of data");
   constexpr std::size_t N = 1 + sizeof...(Rest);
-  using Number = Dual<R, N>;
+  using Number = Dual<double, N>;
   static_assert(TokenFunctor<F, Number, N>, "the functor takes one argument for each column that token_map is given");
   using Result = decltype(detail::apply<N>(functor, [](std::size_t) { return Number(); }));
   constexpr std::size_t K = detail::ResultSize<Result, Number>::value;

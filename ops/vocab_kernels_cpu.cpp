@@ -11,7 +11,7 @@
 namespace losstape {
 namespace {
 
-// Partial sums a tile is added up in: short chains keep fp32 rounding near 2⁻²⁴, and four 16-wide vectors fit.
+// Partial sums a tile is added up in: independent chains, joined in a fixed order.
 constexpr Index kLanes = 64;
 
 template <class R, class T>
@@ -29,10 +29,7 @@ Index first_maximum(const T* x, Index n) {
 }
 
 // Adds lanes up as a tree of fixed shape.
-template <class R>
-double sum_lanes(const std::array<R, kLanes>& lanes) {
-  std::array<double, kLanes> sums{};
-  std::copy(lanes.begin(), lanes.end(), sums.begin());
+double sum_lanes(std::array<double, kLanes> sums) {
   for (std::size_t width = kLanes / 2; width > 0; width /= 2) {
     for (std::size_t l = 0; l < width; ++l) sums[l] += sums[l + width];
   }
@@ -41,7 +38,7 @@ double sum_lanes(const std::array<R, kLanes>& lanes) {
 
 // Statistics of n columns that lie in one tile. m stays the raw logit; s and u are of (x − m) · scale.
 template <class R, class T>
-RowStats tile_stats(const T* x, Index n, R scale) {
+RowStats tile_stats(const T* x, Index n, double scale) {
   const Index top = first_maximum<R>(x, n);
   if (top < 0) {
     // Every comparison failed: the columns are −∞, or NaN, which has to show.
@@ -50,24 +47,24 @@ RowStats tile_stats(const T* x, Index n, R scale) {
     if (nan) none.s = std::numeric_limits<double>::quiet_NaN();
     return none;
   }
-  const R m = convert<R>(x[top]);
-  std::array<R, kLanes> s{};
-  std::array<R, kLanes> u{};
+  const auto m = convert<double>(x[top]);
+  std::array<double, kLanes> s{};
+  std::array<double, kLanes> u{};
   for (Index j = 0; j < n; ++j) {
     if (j == top) continue;
-    const R d = (convert<R>(x[j]) - m) * scale;
-    const R e = std::exp(d);
+    const double d = (convert<double>(x[j]) - m) * scale;
+    const double e = rounded_exp<R>(d);
     const auto lane = static_cast<std::size_t>(j % kLanes);
     s[lane] += e;
-    u[lane] += e == 0 ? R(0) : e * d;  // "equals 0": e^−∞ leaves nothing, NaN passes
+    u[lane] += e == 0 ? 0.0 : e * d;  // "equals 0": e^−∞ leaves nothing, NaN passes
   }
-  return {static_cast<double>(m), sum_lanes(s), sum_lanes(u)};
+  return {m, sum_lanes(s), sum_lanes(u)};
 }
 
 template <class R, class T>
 LocalRow read_row(const T* x, const VocabShard& shard, double temperature) {
   RowStats row;  // m as stored
-  const auto scale = static_cast<R>(1 / temperature);
+  const double scale = 1 / temperature;
   const Index end = shard.begin + shard.real_width();
   for (Index tile = shard.begin; tile < end;) {
     const Index next = std::min(end, (tile / kVocabTile + 1) * kVocabTile);
@@ -95,7 +92,7 @@ void write_row(S* to, const T* x, bool add, const VocabShard& shard, const RowGr
     point.value = add ? static_cast<double>(convert<R>(to[point.column])) + own : own;
   }
   const RowScalars<R> form(row);
-  store_row<R>(to, shard.real_width(), add, [&](Index j) { return form(convert<R>(x[j])); });
+  store_row<R>(to, shard.real_width(), add, [&](Index j) { return form(convert<double>(x[j])); });
   for (const PointGradient& point : points) to[point.column] = convert<S>(static_cast<R>(point.value));
   if (!add) std::fill(to + shard.real_width(), to + shard.width(), convert<S>(0.0F));
 }

@@ -20,7 +20,7 @@ template <class E = UsageError, class F>
   } catch (const E& error) {
     return error;
   } catch (const std::exception& error) {
-    FAIL("another error: " << error.what());
+    FAIL("another error: " << std::string(error.what()));
   }
   FAIL("no error");
   throw std::logic_error("FAIL returned");
