@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 #include <exception>
+#include <initializer_list>
 #include <limits>
 
 #include "cli/evaluate.h"
@@ -79,9 +80,24 @@ void compare_padded(const CaseFile& file, const RecordedBatch& batch, const Eval
   }
 }
 
+// A case that expects nothing would pass whatever is computed.
+void expect_values(const CaseFile& file, std::initializer_list<const char*> tensors) {
+  std::string known;
+  for (const char* tensor : tensors) {
+    if (file.has(tensor)) return;
+    known += std::string(tensor) + ", ";
+  }
+  if (file.has_entry("metrics")) return;
+  throw DataError({"case", "an expected value: " + known + "or metrics", "none", file.path()});
+}
+
 void check_contents(const CaseFile& file, const RunOptions& run, Pool& pool, Witness& witness, Comparison& comparison) {
   const std::string kind = file.text("kind");
   if (kind == "vocab_ops") {
+    if (!file.has_entry("expect_error")) {
+      expect_values(file, {"lse", "logprob", "entropy", "topk_logprobs", "grad_logits_logprob", "grad_logits_entropy",
+                           "grad_logits_topk"});
+    }
     refuse_rounding(file.floats("logits", {-1, -1}), run.dtype);
     return check_vocab_ops(file, run, pool, witness, comparison);
   }
@@ -89,6 +105,7 @@ void check_contents(const CaseFile& file, const RunOptions& run, Pool& pool, Wit
   const EvaluateOptions options{
       .run = run, .pool = &pool, .audit = Audit::unwritten_rows, .keep_gradient = true, .witness = &witness};
   const bool compared = !file.has_entry("expect_error");
+  if (compared) expect_values(file, {"loss", "grad_logits", "grad_logprobs"});
   if (kind.starts_with("packed_")) {
     const RecordedBatch batch = RecordedBatch::packed(file);
     refuse_rounding(batch.logits, run.dtype);

@@ -2,6 +2,7 @@
 // `losstape loss`: one recorded batch, evaluated and reported.
 #include <array>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -37,10 +38,17 @@ struct LossArguments {
   RunOptions run{};
 };
 
+constexpr std::uintmax_t kMostConfigBytes = 256 << 10;  // as much as parse_json takes
+
 // JSON, or @ and the name of a file with JSON.
 Json config_json(const std::string& given) {
   if (given[0] != '@') return parse_json(given, "--config");
   const std::string path = given.substr(1);
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(path, unknown)) throw WrongUsage("--config: " + in_quotes(path) + " is no file");
+  if (std::filesystem::file_size(path, unknown) > kMostConfigBytes) {
+    throw WrongUsage("--config: " + in_quotes(path) + " is longer than a configuration");
+  }
   std::ifstream in(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (!in) throw WrongUsage("--config: " + in_quotes(path) + " cannot be read");
@@ -108,6 +116,10 @@ std::optional<LossArguments> read(std::span<const std::string> words, const Stre
     parser.refuse(files.empty() ? "loss needs a file" : "loss takes one file, not " + in_quotes(files[1]) + " too");
   arguments.file = files[0];
   arguments.run = run.options();
+  std::error_code other;
+  if (!arguments.gradient.empty() && std::filesystem::equivalent(arguments.file, arguments.gradient, other)) {
+    parser.refuse("--gradient would replace the batch, " + in_quotes(arguments.file) + ": name another file");
+  }
   return arguments;
 }
 
@@ -130,13 +142,14 @@ int loss_command(std::span<const std::string> words, const Streams& streams) {
   if (arguments->check_gradient) {
     report.gradient_check = check_gradient(batch, report.choice, report.run, progress_line(streams));
   }
-  if (!arguments->gradient.empty()) {
+  const bool good = !report.gradient_check || report.gradient_check->failure.empty();
+  if (good && !arguments->gradient.empty()) {  // a gradient that failed its check replaces no file
     const std::array tensors{
         NamedTensor{"grad_logits", report.evaluation.gradient.view(), {batch.logits.rows, batch.logits.cols}}};
     write_safetensors(arguments->gradient, tensors, {{"loss", name(report.choice.kind)}});
   }
   streams.out << (arguments->json ? json_text(report) : table_text(report, batch));
-  if (!report.gradient_check || report.gradient_check->failure.empty()) return kGood;
+  if (good) return kGood;
   streams.err << "losstape: the gradient check failed: " << report.gradient_check->failure << "\n";
   return kFailed;
 }

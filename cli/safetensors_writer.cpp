@@ -133,6 +133,10 @@ class FileInTheMaking {
   static std::filesystem::path resolve(const std::string& path) {
     std::error_code error;
     std::filesystem::path target = std::filesystem::canonical(path, error);
+    std::error_code unknown;
+    if (error && std::filesystem::is_symlink(path, unknown)) {
+      throw DataError({"safetensors", "a regular file to replace", path + ": a link to no file"});
+    }
     if (error) return path;  // there is no such file yet, or opening the temporary will say what is wrong
     if (std::filesystem::is_directory(target, error)) refuse_system(path, kExpected, EISDIR);
     if (!std::filesystem::is_regular_file(target, error)) {

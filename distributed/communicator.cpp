@@ -14,6 +14,7 @@ struct Header {
   std::uint64_t sequence = 0;     // joins of this group so far
   std::uint64_t fingerprint = 0;  // of the operation's name and the slots' size
   std::uint64_t payload_bytes = 0;
+  std::uint64_t agreement = 0;  // a hash of what all ranks must have alike
   Status status;
 };
 static_assert(std::is_trivially_copyable_v<Header>);
@@ -33,11 +34,11 @@ std::size_t Communicator::joined_bytes(int ranks, std::size_t payload_bytes) {
 }
 
 std::size_t Communicator::staging_bytes(int ranks, std::size_t payload_bytes) {
-  return joined_bytes(ranks, payload_bytes) * static_cast<std::size_t>(1 + ranks);
+  return joined_bytes(ranks, payload_bytes) * static_cast<std::size_t>(ranks);
 }
 
 const std::byte* Communicator::payload_of(std::span<std::byte> staging, int rank, std::size_t payload_bytes) {
-  return staging.data() + (kHeaderBytes + payload_bytes) * static_cast<std::size_t>(1 + rank) + kHeaderBytes;
+  return staging.data() + (kHeaderBytes + payload_bytes) * static_cast<std::size_t>(rank) + kHeaderBytes;
 }
 
 void Communicator::add_up(std::span<double> sums, const std::byte* from, bool first) {
@@ -50,10 +51,10 @@ void Communicator::add_up(std::span<double> sums, const std::byte* from, bool fi
 
 Status Communicator::gather_parts(std::string_view operation, std::span<const std::byte> slots,
                                   std::span<const std::byte> sums, const Status& status, std::span<std::byte> staging,
-                                  Traffic traffic) {
+                                  Traffic traffic, std::uint64_t agreement) {
   const std::size_t payload = slots.size() + sums.size();
   const std::size_t part = kHeaderBytes + payload;
-  const std::size_t needed = part * static_cast<std::size_t>(1 + size());
+  const std::size_t needed = part * static_cast<std::size_t>(size());
   if (staging.size() < needed) {
     throw UsageError(
         {"join", std::to_string(needed) + " bytes of staging", std::to_string(staging.size()), "reserve staging_bytes()"});
@@ -62,12 +63,16 @@ Status Communicator::gather_parts(std::string_view operation, std::span<const st
   mine.sequence = sequence_++;
   mine.fingerprint = fnv1a(operation);
   mine.payload_bytes = payload;
+  mine.agreement = agreement;
   mine.status = status;
-  std::memcpy(staging.data(), &mine, sizeof mine);
-  if (!slots.empty()) std::memcpy(staging.data() + kHeaderBytes, slots.data(), slots.size());
-  if (!sums.empty()) std::memcpy(staging.data() + kHeaderBytes + slots.size(), sums.data(), sums.size());
-  all_gather(staging.first(part), staging.subspan(part, part * static_cast<std::size_t>(size())), traffic);
+  // In place: this rank's part is written where the gather will have it.
+  const std::span<std::byte> own = staging.subspan(part * static_cast<std::size_t>(rank()), part);
+  std::memcpy(own.data(), &mine, sizeof mine);
+  if (!slots.empty()) std::memcpy(own.data() + kHeaderBytes, slots.data(), slots.size());
+  if (!sums.empty()) std::memcpy(own.data() + kHeaderBytes + slots.size(), sums.data(), sums.size());
+  all_gather(own, staging.first(needed), traffic);
   Status first;
+  int stranger = -1;
   Header rank0;
   for (int r = 0; r < size(); ++r) {
     Header theirs;
@@ -88,6 +93,12 @@ Status Communicator::gather_parts(std::string_view operation, std::span<const st
       first = theirs.status;
       first.rank = r;
     }
+    if (stranger < 0 && theirs.agreement != rank0.agreement) stranger = r;
+  }
+  if (first.ok() && stranger >= 0) {
+    first = Status(UsageError({std::string(operation), "every rank with the same options, labels and packing as rank 0",
+                               "others", "only the columns of the vocabulary differ between ranks"}));
+    first.rank = stranger;
   }
   return first;
 }

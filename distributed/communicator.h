@@ -36,7 +36,8 @@ class Communicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual std::chrono::milliseconds deadline() const = 0;
-  // Concatenates every rank's `mine` in rank order into `all`; equal sizes on every rank, and size() times that of `all`.
+  // Concatenates every rank's `mine` in rank order into `all`, which is size() times as long; equal sizes on every rank.
+  // `mine` may be its own place in `all`.
   virtual void all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Traffic traffic) = 0;
   virtual void barrier() = 0;
   // Breaks the group: peers that wait, and all later calls, throw `cause`.
@@ -52,22 +53,23 @@ class Communicator {
     return value;
   }
 
-  // Bytes of staging that a join of this payload needs: this rank's part and one a rank.
+  // Bytes of staging that a join of this payload needs: a part a rank, this rank's own among them.
   [[nodiscard]] static std::size_t staging_bytes(int ranks, std::size_t payload_bytes);
   // Bytes that one rank gives to that join; none in a group of one.
   [[nodiscard]] static std::size_t joined_bytes(int ranks, std::size_t payload_bytes);
 
   // Folds every rank's slots in rank order into `slots`, and adds up every rank's `sums`, in one collective; returns the
   // first bad status of any rank, and then leaves both as they were. A group of one says nothing to anyone. `operation` and
-  // the sizes are compared across ranks: those that joined different things all throw a CommError. `staging` is
+  // the sizes are compared across ranks: those that joined different things all throw a CommError. `agreement` is a hash of
+  // what must be alike on every rank (options, labels); where it is not, all get a bad status. `staging` is
   // staging_bytes(size(), bytes of slots and sums) long.
   template <class Slot>
   [[nodiscard]] Status join(std::string_view operation, std::span<Slot> slots, void (*fold)(Slot& into, const Slot& from),
                             std::span<double> sums, const Status& status, std::span<std::byte> staging,
-                            Traffic traffic = Traffic::step) {
+                            Traffic traffic = Traffic::step, std::uint64_t agreement = 0) {
     static_assert(std::is_trivially_copyable_v<Slot>);
     if (size() == 1) return status;  // its own slots are the joined ones
-    Status first = gather_parts(operation, std::as_bytes(slots), std::as_bytes(sums), status, staging, traffic);
+    Status first = gather_parts(operation, std::as_bytes(slots), std::as_bytes(sums), status, staging, traffic, agreement);
     if (!first.ok()) return first;
     const std::size_t payload = slots.size_bytes() + sums.size_bytes();
     for (int r = 0; r < size(); ++r) {
@@ -96,7 +98,7 @@ class Communicator {
 
  private:
   Status gather_parts(std::string_view operation, std::span<const std::byte> slots, std::span<const std::byte> sums,
-                      const Status& status, std::span<std::byte> staging, Traffic traffic);
+                      const Status& status, std::span<std::byte> staging, Traffic traffic, std::uint64_t agreement);
   static const std::byte* payload_of(std::span<std::byte> staging, int rank, std::size_t payload_bytes);
   static void add_up(std::span<double> sums, const std::byte* from, bool first);
 
@@ -129,8 +131,10 @@ class Group {
   // In forward: Communicator::join, or nothing in a group of one. Throws the first bad status of any rank, on every rank.
   template <class Slot>
   void join(std::string_view operation, std::span<Slot> slots, void (*fold)(Slot& into, const Slot& from),
-            std::span<std::byte> staging, std::span<double> sums = {}, Status status = {}) const {
-    if (communicator_ != nullptr) status = communicator_->join(operation, slots, fold, sums, status, staging);
+            std::span<std::byte> staging, std::span<double> sums = {}, Status status = {},
+            std::uint64_t agreement = 0) const {
+    if (communicator_ != nullptr)
+      status = communicator_->join(operation, slots, fold, sums, status, staging, Traffic::step, agreement);
     status.raise(size());
   }
 

@@ -2,13 +2,13 @@
 // One rank's collectives: copies to itself.
 #include "distributed/single.h"
 
-#include <algorithm>
+#include <cstring>
 
 namespace losstape {
 
 void SingleCommunicator::all_gather(std::span<const std::byte> mine, std::span<std::byte> all, Traffic /*traffic*/) {
   check_room(mine.size(), all.size(), 1);
-  std::copy(mine.begin(), mine.end(), all.begin());
+  if (!mine.empty()) std::memmove(all.data(), mine.data(), mine.size());
 }
 
 void SingleCommunicator::abort(const Error& /*cause*/) {}

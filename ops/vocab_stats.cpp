@@ -3,6 +3,7 @@
 #include "ops/vocab_stats.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -84,7 +85,8 @@ struct VocabStatsNode {
       status = check_ids();
       if (status.ok()) take_statistics(c, slots, gathered_logits);
     }
-    shard.group.join(kName, slots.span(), join_slots, c.workspace(of<std::byte>, 2).span(), gathered_logits.span(), status);
+    shard.group.join(kName, slots.span(), join_slots, c.workspace(of<std::byte>, 2).span(), gathered_logits.span(), status,
+                     shard.group.size() > 1 ? agreement(sizeof(real_of<decltype(c)>)) : 0);
     c.pool().for_ranges(map.rows, [&](Index begin, Index end, int) {
       for (Index r = begin; r < end; ++r) write_outputs(c, r, slots(r), gathered_logits);
     });
@@ -112,6 +114,27 @@ struct VocabStatsNode {
   }
 
  private:
+  // A hash of what every rank of the group must have alike: all but the columns of the vocabulary.
+  [[nodiscard]] std::uint64_t agreement(std::size_t real_size) const {
+    if (!status.ok()) return 0;
+    std::uint64_t hash = 0xcbf29ce484222325U;
+    const auto add = [&](std::uint64_t number) {
+      hash = (hash ^ number) * 0x9e3779b97f4a7c15U;
+      hash ^= hash >> 29U;
+    };
+    add(real_size);
+    add(std::bit_cast<std::uint64_t>(options.temperature));
+    add((options.entropy ? 1U : 0U) + (options.lse ? 2U : 0U));
+    for (Index r = 0; r < map.rows; ++r) {
+      const Index place = map.target_place(r);
+      add(place < 0 ? ~std::uint64_t{0} : map.ids.get<std::uint64_t>(place));
+      if (!wants_extras(r)) continue;
+      add(1);
+      for (Index k = 0; k < gathered; ++k) add(static_cast<std::uint64_t>(gathered_id(r, k)));
+    }
+    return hash;
+  }
+
   // Every label that will be used lies in the vocabulary.
   [[nodiscard]] Status check_ids() const {
     Index first = -1;

@@ -46,9 +46,9 @@ using VocabStats = BasicVocabStats<float>;
 // 1 forward over shard.group, of 32 bytes a row and 8 a gathered column, 0 backward; a layout that is seen for the first
 // time shakes hands once. Errors (UsageError, the same on every rank, nothing written): shapes, dtypes, orders, labels
 // outside the vocabulary (named with row and value), a temperature that is not above 0, shards that do not tile the
-// vocabulary. A row that has no distribution (NaN, +∞, all −∞) is an error only where a backward brings it a non-zero
-// adjoint (NonFinite::error). Source: two-level online softmax as in Milakov and Gimelshein, arXiv:1805.02867, with the
-// maximum left out of its own sum.
+// vocabulary, ranks whose options, labels or packing differ. A row that has no distribution (NaN, +∞, all −∞) is an error
+// only where a backward brings it a non-zero adjoint (NonFinite::error). Source: two-level online softmax as in Milakov and
+// Gimelshein, arXiv:1805.02867, with the maximum left out of its own sum.
 template <class R>
 [[nodiscard]] BasicVocabStats<R> vocab_stats(BasicVar<R> z, const Packing& packing, const View& input_ids,
                                              const VocabShard& shard, const VocabStatsOptions& options = {});

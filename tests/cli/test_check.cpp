@@ -111,11 +111,21 @@ TEST_SUITE("cli/check") {
     CHECK(check(changed).out.find("also wrong: loss") != std::string::npos);
   }
 
-  TEST_CASE("what a case does not expect is not compared") {
+  TEST_CASE("a case that expects nothing does not pass") {
     CaseCopy changed(kPacked);
     changed.erase("grad_logits");
     changed.erase("loss");
     changed.metadata.erase("metrics");
+    const Printed printed = check(changed);
+    CHECK(printed.status == 1);
+    CHECK((printed.out + printed.err).find("an expected value: loss, grad_logits, grad_logprobs, or metrics") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("what a case does not expect is not compared") {
+    CaseCopy changed(kPacked);
+    changed.erase("grad_logits");
+    changed.erase("loss");
     changed.metadata["of another day"] = "ignored";
     CHECK(check(changed).status == 0);
     CaseCopy ops(kOps);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <vector>
@@ -54,6 +55,21 @@ void fails(const std::vector<std::string>& arguments, int status, const std::str
 }  // namespace
 
 TEST_SUITE("cli/loss") {
+  TEST_CASE("a gradient never replaces the batch that it is of") {
+    const TempFolder folder;
+    const std::string batch = folder.file("batch.safetensors");
+    std::filesystem::copy_file(kPacked, batch);
+    const std::string link = folder.file("link.safetensors");
+    std::filesystem::create_symlink(batch, link);
+    for (const std::string& out : {batch, link}) fails({"loss", batch, "--gradient", out}, 2, "would replace the batch");
+    CHECK(losstape({"loss", batch}).status == 0);
+  }
+
+  TEST_CASE("a configuration is read from ordinary files alone") {
+    fails({"loss", kPacked, "--config", "@/dev/zero"}, 2, "is no file");
+    fails({"loss", kPacked, "--config", "@tests"}, 2, "is no file");
+  }
+
   TEST_CASE("the JSON has the keys that are promised, and the values of the golden case") {
     const Json report = loss_json({kPacked, "--tensor-parallel", "2", "--check-gradient"});
     CHECK(keys(report) ==

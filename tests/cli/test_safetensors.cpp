@@ -607,6 +607,14 @@ TEST_SUITE("cli/safetensors") {
     CHECK_THROWS_AS(write_safetensors("/dev/null", {}, {}), DataError);
   }
 
+  TEST_CASE("a link to no file is refused, and stays a link") {
+    const TempFolder folder;
+    const std::string link = folder.file("link");
+    std::filesystem::create_symlink(folder.file("gone") + "/file", link);
+    CHECK_THROWS_AS(write_safetensors(link, {}, {{"k", "v"}}), DataError);
+    CHECK(std::filesystem::is_symlink(link));
+  }
+
   TEST_CASE("a link to a file stays a link, and its file is replaced") {
     const TempFolder folder;
     const std::string path = folder.write("a.safetensors", "old");

@@ -129,6 +129,31 @@ TEST_SUITE("distributed/join") {
       CHECK(words[0] == words[1]);
     }
   }
+  TEST_CASE(
+      "ranks that must agree on options and do not get the same UsageError, a bad status goes before it, and the group "
+      "works on") {
+    const auto join_agreeing = [](Communicator& c, std::uint64_t agreement, const Status& status) {
+      double sum = 1;
+      std::vector<std::byte> staging(Communicator::staging_bytes(c.size(), sizeof sum));
+      const Status found =
+          c.join("test", std::span<Word>(), &append, std::span(&sum, 1), status, staging, Traffic::step, agreement);
+      CHECK(sum == (found.ok() ? c.size() : 1));
+      return found;
+    };
+    const auto words = threads::run(3, [&](Communicator& c) {
+      CHECK(join_agreeing(c, 7, {}).ok());
+      const Status stranger = join_agreeing(c, c.rank() == 1 ? 8 : 7, {});
+      const Status worse = join_agreeing(c, c.rank() == 1 ? 8 : 7, c.rank() == 2 ? bad("two") : Status());
+      CHECK(worse.rank == 2);
+      CHECK(join_agreeing(c, 9, {}).ok());
+      return std::string(refusal([&] { stranger.raise(3); }).what());
+    });
+    for (const std::string& said : words) {
+      CHECK(contains(said, "test: expected every rank with the same options"));
+      CHECK(contains(said, "on rank 1"));
+      CHECK(said == words[0]);
+    }
+  }
   TEST_CASE("a desync stays: the group is broken for good") {
     const auto found = threads::run(2, [](Communicator& c) {
       int errors = 0;

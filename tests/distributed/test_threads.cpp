@@ -98,6 +98,17 @@ TEST_SUITE("distributed/threads") {
     });
     for (const bool right : found) CHECK(right);
   }
+  TEST_CASE("what a rank gives may stand where the gather will have it") {
+    const auto found = threads::run(3, [](Communicator& c) {
+      std::vector<int> all(6, -1);
+      const std::span<int> own = std::span(all).subspan(static_cast<std::size_t>(2 * c.rank()), 2);
+      own[0] = c.rank();
+      own[1] = 10 * c.rank();
+      c.all_gather(std::as_bytes(own), std::as_writable_bytes(std::span(all)), Traffic::step);
+      return all;
+    });
+    for (const std::vector<int>& all : found) CHECK(all == std::vector<int>{0, 0, 1, 10, 2, 20});
+  }
   TEST_CASE("room that is not as long as all parts is refused before anybody writes to it") {
     const auto parts = [](Communicator& c, std::size_t room) {
       const std::array<std::byte, 4> mine{};

@@ -73,6 +73,36 @@ struct Cubic {
   }
 };
 
+// Σ x² as a scalar: its backward may forget the adjoint, or store where it should add.
+enum class ScalarFault { none, forgets_adjoint, stores };
+struct SumOfSquares {
+  static constexpr auto name = "sum_of_squares";
+  ScalarFault fault = ScalarFault::none;
+  void forward(auto& c) const {
+    double sum = 0;
+    for (Index r = 0; r < c.in(0).rows(); ++r) sum += double(c.in(0)(r)) * double(c.in(0)(r));
+    c.out(0).write(0, sum);
+  }
+  void backward(auto& c) const {
+    using R = real_of<decltype(c)>;
+    const auto slice = c.grad(0);
+    const double g = fault == ScalarFault::forgets_adjoint ? 1.0 : double(c.dout(0)(0));
+    for (Index r = 0; r < c.in(0).rows(); ++r) {
+      const double value = 2 * g * double(c.in(0)(r));
+      if (fault == ScalarFault::stores) {
+        *slice.memory().template row<R>(r) = R(value);
+      } else {
+        slice.write(r, value);
+      }
+    }
+  }
+};
+
+GradcheckReport check_squares(ScalarFault fault, const GradcheckOptions& options = {}) {
+  static const std::vector<double> point{0.5, -1.25, 2, 0.75};
+  return gradcheck([&](auto& tape, auto x) { return tape.record(SumOfSquares{fault}, {x}, Shape{1, 1}); }, point, options);
+}
+
 const std::vector<double> kPoint{0.51, -1.23, 2.3, -0.77, 1.53, 0.21, -2.1, 1.03};
 
 GradcheckReport check_cubic(Fault fault, const GradcheckOptions& options = {}) {
@@ -195,6 +225,30 @@ TEST_SUITE("engine/gradcheck") {
     CHECK(gradcheck(summed, View(kPoint.data(), 4, 2)));  // as a loss that sums, the fault does not show
     CHECK_FALSE(check_cubic(Fault::uniform_upstream));
   }
+  TEST_CASE("a scalar whose backward forgets its adjoint fails") {
+    CHECK(check_squares(ScalarFault::none));
+    CHECK(!check_squares(ScalarFault::forgets_adjoint));
+  }
+
+  TEST_CASE("a backward that stores where the slice says to add fails") {
+    CHECK(check_squares(ScalarFault::stores).failure.find("stored") != std::string::npos);
+  }
+
+  TEST_CASE("an infinity among the inputs is no entry to check, and hides no wrong gradient") {
+    const std::vector<double> point{0.5, -std::numeric_limits<double>::infinity(), 2};
+    const auto f = [](auto& tape, auto x) {
+      (void)tape;
+      return token_map([](const auto& a) { return exp(a); }, x);
+    };
+    const GradcheckReport report = gradcheck(f, point, {.directions = 2, .entries = 8});
+    CHECK_MESSAGE(report, report.summary());
+    CHECK(report.checked < 10);
+  }
+
+  TEST_CASE("a rank that was to compare and compared nothing fails") {
+    CHECK_THROWS_AS((void)check_squares(ScalarFault::none, {.entries = 5, .coordinates = {0}}), UsageError);
+  }
+
   TEST_CASE("a gradient that is NaN fails though no difference can say so") {
     CHECK(check_cubic(Fault::one_row_nan).failure == "a gradient entry is not finite");
   }

@@ -144,18 +144,14 @@ class Table {
 
 std::vector<AdversarialRow> adversarial_rows(Index vocab, double huge) { return Table(vocab, huge).make(); }
 
-void Worst::take(double& most, double error, double bound, const std::string& place) {
-  const double share = error == 0 ? 0 : error / bound;
-  if (!(share <= 1) && where.empty()) {
-    where = place + ": " + std::to_string(share) + " of the bound, an error of " + std::to_string(error * 1e9) + "e-9";
-  }
-  if (!(share <= most)) most = share;
-}
-
 RowTruth::RowTruth(const reference::Matrix& logits, Index row, double T) : temperature(T) {
   const reference::Matrix one = logits.row(row);
   const reference::Matrix found = reference::log_softmax(one, T);
   log_p.assign(found.data(), found.data() + found.size());
+  for (const double of_column : log_p) {
+    p.push_back(std::exp(of_column));
+    rest.push_back(-std::expm1(of_column));
+  }
   entropy = reference::entropy(one, T)(0);
   const double top = one.maxCoeff();
   double sum = 0;

@@ -2,6 +2,7 @@
 // Rows of logits on which careless arithmetic fails, and how near to the truth a result must come.
 #pragma once
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -30,19 +31,29 @@ struct TruthBounds {
 };
 [[nodiscard]] inline TruthBounds fp64_bounds() { return {1e-11, 1e-11, 1e-11, 0, 1, 1e-300}; }
 
-// The largest share of its bound that a quantity used.
+// The largest share of its bound that a quantity used; of those below the type's range, whose error is their rounding,
+// apart.
 struct Worst {
   double logprob = 0;
   double entropy = 0;
   double gradient = 0;
+  double tiny = 0;
   std::string where;  // of the first that broke its bound
 
-  void take(double& most, double error, double bound, const std::string& place);
+  // `size`: of the quantity or its terms. `place` names where, and is called only for what broke its bound.
+  void take(double& most, double error, double bound, double size, const auto& place) {
+    const double share = error == 0 ? 0 : error / bound;
+    if (!(share <= 1) && where.empty()) where = place() + ": " + std::to_string(share) + " of the bound";
+    double& of = std::abs(size) < 1e-36 ? tiny : most;
+    if (!(share <= of)) of = share;
+  }
 };
 
 // What one row of a run is compared with.
 struct RowTruth {
   std::vector<double> log_p;  // by the oracle
+  std::vector<double> p;
+  std::vector<double> rest;  // 1 − p
   double entropy = 0;
   double temperature = 1;
 

@@ -49,6 +49,32 @@ Shared over_context(int ranks, const std::vector<double>& x, const F& loss_of) {
 
 }  // namespace
 
+TEST_CASE("ranks with other options or labels than rank 0 are found out, on every rank") {
+  const std::vector<double> logits(2 * 4, 0.5);
+  const auto on_ranks = [&](const auto& change) {
+    std::vector<std::string> said(3);
+    threads::run(3, [&](Communicator& group) {
+      const VocabShard shard =
+          VocabShard::range(TensorGroup(group), group.rank(), group.rank() == 2 ? 4 : group.rank() + 1, 4);
+      std::vector<double> slice(2 * 4, -9);
+      std::vector<std::int64_t> targets{1, 2};
+      VocabStatsOptions options;
+      if (group.rank() == 1) change(targets, options);
+      TapeF64 tape;
+      const VarF64 z = tape.input(View(logits.data(), 2, shard.width(), 4), MutableView(slice.data(), 2, shard.width(), 4));
+      const UsageError error = refusal([&] { (void)vocab_stats(z, targets, shard, options); });
+      said[std::size_t(group.rank())] = error.what();
+      CHECK(slice == std::vector<double>(2 * 4, -9));
+    });
+    CHECK(said[0].find("others on rank 1") != std::string::npos);
+    CHECK(said[1] == said[0]);
+    CHECK(said[2] == said[0]);
+  };
+  on_ranks([](auto&, auto& options) { options.temperature = 2; });
+  on_ranks([](auto& targets, auto&) { targets[1] = 3; });
+  on_ranks([](auto& targets, auto&) { targets[0] = -100; });
+}
+
 TEST_CASE("ranks that do not hold the target have its gradient all the same") {  // B39
   const Dense dense{.logits = row({0, 0, 0, 0}), .targets = {0}, .cuts = {2}, .logprob_adjoint = {1}};
   CHECK(near(evaluate<double>(dense).gradient, row({0.75, -0.25, -0.25, -0.25}), 0));

@@ -108,7 +108,7 @@ void check_gradient(const Problem& problem, Index r, const Found& found, const A
   const double sizes = std::abs(g.target) + 1.5 * std::abs(g.gathered);
   for (Index j = 0; j < problem.logits.cols(); ++j) {
     const double log_p = truth.log_p[std::size_t(j)];
-    const double p = std::exp(log_p);
+    const double p = truth.p[std::size_t(j)];
     double own = 0;
     double own_size = 0;
     const auto add_own = [&](std::int64_t column, double adjoint) {
@@ -120,7 +120,7 @@ void check_gradient(const Problem& problem, Index r, const Found& found, const A
     add_own(problem.ids[std::size_t(2 * r)], g.gathered);
     add_own(problem.ids[std::size_t(2 * r + 1)], -0.5 * g.gathered);
     const double h_form = p == 0 ? 0 : p * (log_p + truth.entropy);
-    const double right = (own * -std::expm1(log_p) - p * (wide_sum - own) - g.entropy * h_form) / T;
+    const double right = (own * truth.rest[std::size_t(j)] - p * (wide_sum - own) - g.entropy * h_form) / T;
     const double term =
         (own_size + sizes * p + (p == 0 ? 0 : std::abs(g.entropy) * p * (std::abs(log_p) + truth.entropy))) / T;
     const double d = p == 0 ? 0 : truth.distance[std::size_t(j)];
@@ -128,8 +128,8 @@ void check_gradient(const Problem& problem, Index r, const Found& found, const A
     const double others = T == 1 ? 0 : std::max(truth.sum_distance, truth.entropy_distance);
     const double lost = bounds.smallest * (1 + d + others) * (1 + sizes + std::abs(g.entropy)) / T;
     worst.take(worst.gradient, std::abs(found.gradient(r, j) - right),
-               (bounds.gradient + bounds.distance * (d + others)) * bounds.epsilon * term + lost,
-               problem.rows[std::size_t(r)].name + " gradient of column " + std::to_string(j));
+               (bounds.gradient + bounds.distance * (d + others)) * bounds.epsilon * term + lost, term,
+               [&] { return problem.rows[std::size_t(r)].name + " gradient of column " + std::to_string(j); });
   }
 }
 
@@ -141,14 +141,15 @@ void check(const Problem& problem, const Found& found, const Adjoints& adjoints,
     const auto check_log_p = [&](double value, std::int64_t column) {
       const double right = truth.log_p[std::size_t(column)];
       worst.take(worst.logprob, std::abs(value - right),
-                 (bounds.logprob + tempered * truth.sum_distance) * std::abs(right) + bounds.smallest, name + " log p");
+                 (bounds.logprob + tempered * truth.sum_distance) * std::abs(right) + bounds.smallest, right,
+                 [&] { return name + " log p"; });
     };
     check_log_p(found.logprob(r, 0), problem.targets[std::size_t(r)]);
     for (Index k = 0; k < 2; ++k) check_log_p(found.gathered(r, k), problem.ids[std::size_t(2 * r + k)]);
     worst.take(worst.entropy, std::abs(found.entropy(r, 0) - truth.entropy),
                (bounds.entropy + tempered * truth.entropy_distance) * truth.entropy +
                    bounds.smallest * (1 + truth.entropy_distance),
-               name + " entropy");
+               truth.entropy, [&] { return name + " entropy"; });
     check_gradient(problem, r, found, adjoints, bounds, worst);
   }
 }
