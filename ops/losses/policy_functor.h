@@ -48,11 +48,11 @@ enum class PolicyTerm : unsigned char {
   loss,
   ratio,
   ratio_clamped,
-  kl,                // before β
-  mult_prob_error,   // e^|generation − previous|
-  generation_kl,     // KL(generation ‖ previous), unclamped
-  policy_kl,         // KL(previous ‖ generation), unclamped
-  js_divergence,     // ½ f(p − M) + ½ f(g − M), M = log(½e^p + ½e^g), f(y) = e^y − y − 1
+  kl,               // before β
+  mult_prob_error,  // e^|generation − previous| (NeMo-RL multiplies the exponent by the mask: the same for masks of 0 and 1)
+  generation_kl,    // KL(generation ‖ previous), unclamped
+  policy_kl,        // KL(previous ‖ generation), unclamped
+  js_divergence,    // ½ f(p − M) + ½ f(g − M), M = log(½e^p + ½e^g), f(y) = e^y − y − 1
   behaviour_weight,  // e^(previous − generation), 0 where it is not finite
   surprise,          // −e^(ℓ − generation) ℓ: the entropy, from samples
 };

@@ -5,7 +5,7 @@
 Each mutant is a file, a piece of text that stands in it once, and what replaces it. The tree is copied, built, and for each
 mutant rebuilt and tested until a test fails; a mutant that no test notices survives, and the script fails.
 
-usage: run.py [--only WORD] [--list] [--keep]
+usage: run.py [--only WORD…] [--list] [--keep]
 """
 
 import argparse
@@ -56,11 +56,11 @@ def run_suites(build, tree):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="mutants whose name or file contains this")
+    parser.add_argument("--only", nargs="+", default=[""], help="mutants whose name or file contains one of these words")
     parser.add_argument("--list", action="store_true", help="list the mutants and stop")
     parser.add_argument("--keep", action="store_true", help="leave the copied tree for a look")
     options = parser.parse_args()
-    chosen = [m for m in MUTANTS if options.only in m.name or options.only in m.file]
+    chosen = [m for m in MUTANTS if any(word in m.name or word in m.file for word in options.only)]
     for mutant in chosen:
         count = (ROOT / mutant.file).read_text().count(mutant.old)
         if count != 1:
