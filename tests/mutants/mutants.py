@@ -14,7 +14,7 @@ class Mutant:
 
 MUTANTS = [
     # ---- engine
-    Mutant("zero rows are not written", "engine/grad_slice.h", "if (beta_ != Beta::store || !wanted_) return;", "return;"),
+    Mutant("zero rows are not written", "engine/grad_slice.h", "if (beta_ != Beta::store || !wanted_ || memory_.empty()) return;", "return;"),
     Mutant("a Var named twice loses one gradient", "engine/tape.cpp", "if (times > 1 && !in.written) {", "if (times > 99) {"),
     Mutant("a second node overwrites the first's gradient", "engine/record.h", "if (written) return Beta::add;", ""),
     Mutant("accumulate overwrites", "engine/record.h",
