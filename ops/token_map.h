@@ -68,13 +68,14 @@ struct TokenMapNode {
     if (c.probing()) return probe(c);
     using Number = Dual<double, N>;
     const auto partials = c.saved(c.real, 0);
+    const auto x = columns<R>([&](std::size_t i) { return c.in(i); });
     for_elements(c, [&](Index r, Index j, Index at) {
-      const auto y = as_array<Number>(apply<N>(functor, [&](std::size_t i) { return Number::variable(c.in(i)(r, j), i); }));
-      for (std::size_t k = 0; k < K; ++k) c.out(k).write(r, j, y[k].value);
+      const auto y = as_array<Number>(apply<N>(functor, [&](std::size_t i) { return Number::variable(x[i](r, j), i); }));
       Index column = 0;
       for (std::size_t i = 0; i < N; ++i) {
         if (c.wants_grad(i)) partials(at, column++) = static_cast<R>(y[0].d[i]);
       }
+      return y;
     });
   }
 
@@ -98,20 +99,37 @@ struct TokenMapNode {
 
  private:
   void probe(auto& c) const {
+    using R = real_of<decltype(c)>;
     using Number = Paired<double>;
+    const auto x = columns<R>([&](std::size_t i) { return c.in(i); });
+    const auto base = columns<R>([&](std::size_t i) { return c.base(i); });
     for_elements(c, [&](Index r, Index j, Index) {
       const auto y =
-          as_array<Number>(apply<N>(functor, [&](std::size_t i) { return Number(c.in(i)(r, j), c.base(i)(r, j), false); }));
-      for (std::size_t k = 0; k < K; ++k) c.out(k).write(r, j, y[k].value);
+          as_array<Number>(apply<N>(functor, [&](std::size_t i) { return Number(x[i](r, j), base[i](r, j), false); }));
       if (y[0].kink) c.kink();
+      return y;
     });
   }
 
+  template <class R>
+  static std::array<Values<R>, N> columns(const auto& column) {
+    std::array<Values<R>, N> list;
+    for (std::size_t i = 0; i < N; ++i) list[i] = column(i);
+    return list;
+  }
+
+  // Writes the numbers that f(row, column, place) gives.
   static void for_elements(auto& c, const auto& f) {
     const Index rows = c.out(0).rows();
     const Index cols = c.out(0).cols();
+    std::array<real_of<decltype(c)>*, K> out;
+    for (std::size_t k = 0; k < K; ++k) out[k] = c.out(k).data();
     for (Index r = 0; r < rows; ++r) {
-      for (Index j = 0; j < cols; ++j) f(r, j, r * cols + j);
+      for (Index j = 0; j < cols; ++j) {
+        const Index at = r * cols + j;
+        const auto y = f(r, j, at);
+        for (std::size_t k = 0; k < K; ++k) out[k][at] = static_cast<real_of<decltype(c)>>(y[k].value);
+      }
     }
   }
 };

@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/gradcheck.h"
 #include "ops/dual.h"
+#include "ops/token_map.h"
 
 namespace losstape::testing {
 namespace {
@@ -175,6 +177,18 @@ TEST_CASE("a probe that crosses a seam is marked, one that does not is not") {
   CHECK_FALSE(abs(P(0.2, 0.1, false)).kink);
   CHECK((max(below, P(1)) + P(3)).kink);
   CHECK_FALSE(stop_gradient(max(below, P(1))).kink);  // nothing moves there
+}
+
+TEST_CASE("a probe across a functor's seam is skipped and counted, and the others are checked") {
+  // The second and fourth entries stand closer to the seam than a step.
+  const std::vector<double> x{0.3, 1 + 1e-7, 2.5, 1 - 1e-7, -4};
+  GradcheckOptions options;
+  options.most_kinks = 0.5;
+  const auto f = [](auto& /*tape*/, auto v) { return token_map([](auto a) { return clamp(a, -2, 1) + a * a; }, v); };
+  const GradcheckReport report = gradcheck(f, x, options);
+  CHECK_MESSAGE(report, report.summary());
+  CHECK(report.skipped_kinks == 2);
+  CHECK(report.checked == 3);
 }
 
 TEST_CASE("pairs have the values of duals") {

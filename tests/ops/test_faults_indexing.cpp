@@ -117,6 +117,25 @@ TEST_CASE("replicated logits handed in as shards are refused on every rank") {  
   }
 }
 
+TEST_CASE("shards that overlap or leave a gap are refused with the columns at fault") {
+  struct Split {
+    Index end, begin;  // of the first shard, of the second
+    const char* fault;
+  };
+  for (const Split& split : {Split{1, 2, "columns [1, 2) held by no rank"}, Split{3, 2, "columns [2, 3) held twice"}}) {
+    const auto errors = threads::run(2, [&](Communicator& group) {
+      const VocabShard shard =
+          group.rank() == 0 ? VocabShard::range(group, 0, split.end, 4) : VocabShard::range(group, split.begin, 4, 4);
+      const std::vector<float> logits(4, 0.0F);
+      const std::vector<std::int64_t> target{0};
+      Tape tape;
+      const Var z = tape.constant(View(logits.data(), 1, shard.width()));
+      return refusal([&] { (void)vocab_stats(z, target, shard); });
+    });
+    for (const UsageError& error : errors) check_says(error, split.fault);
+  }
+}
+
 TEST_CASE("adjoints of repeated gathered ids add up") {  // B27
   Dense dense{.logits = row({0, 0, 0}), .targets = {-100}, .gathered = {1, 1}, .gathered_adjoint = row({1, 2})};
   for (const std::vector<Index>& cuts : std::vector<std::vector<Index>>{{}, {1, 2}}) {
