@@ -15,6 +15,7 @@ namespace losstape {
 namespace {
 
 constexpr Index kVocab = 4096;
+const double kOne = 1;
 
 // Target 0 far above columns that are all alike: their rounding errors have one sign and add up.
 std::vector<float> certain_row(float target, float others) {
@@ -55,6 +56,19 @@ TEST_CASE("the number of shards changes a near-certain log-prob by 4 ulps at mos
       const auto ulps = std::bit_cast<std::int32_t>(single) - std::bit_cast<std::int32_t>(shared);
       CHECK(std::abs(ulps) <= 4);
     }
+  }
+}
+
+TEST_CASE("a near-certain target keeps its small gradient in full relative precision") {
+  for (const float others : {-20.0F, -27.0F, -33.5F}) {
+    const std::vector<float> row = certain_row(2, others);
+    const std::vector<std::int64_t> targets{0};
+    std::vector<float> slice(kVocab);
+    Tape tape;
+    const Var z = tape.input(View(row.data(), 1, kVocab), MutableView(slice.data(), 1, kVocab));
+    tape.backward(vocab_stats(z, targets, VocabShard::whole(kVocab)).logprob, View(&kOne, 1, 1));
+    const double s = 4095.0 * std::exp(double(others) - 2.0);
+    CHECK(std::abs(double(slice[0]) / (s / (1 + s)) - 1) <= 2e-6);
   }
 }
 
