@@ -14,6 +14,7 @@
 #include "ops/sequence.h"
 #include "ops/token_map.h"
 #include "tests/ops/dense.h"
+#include "tests/support/near.h"
 #include "tests/support/refusal.h"
 
 namespace losstape::testing {
@@ -109,8 +110,8 @@ TEST_CASE("the number of context ranks enters neither a loss nor a weight") {  /
     const Shared found = over_context(ranks, {1, 2, 3}, [](auto& /*tape*/, auto x, auto mask, const Packing& packing) {
       return masked_mean(x, mask, packing);
     });
-    for (const double loss : found.losses) CHECK(loss == doctest::Approx(2).epsilon(1e-8));
-    for (const double g : found.gradient) CHECK(g == doctest::Approx(1.0 / 3).epsilon(1e-8));
+    for (const double loss : found.losses) CHECK(loss == relative(2, 1e-8));
+    for (const double g : found.gradient) CHECK(g == relative(1.0 / 3, 1e-8));
   }
 }
 
@@ -121,13 +122,13 @@ TEST_CASE("a reduction adds up over context ranks forward only, and spread backw
     const Shared found = over_context(ranks, {1, 2, 3}, [](auto& /*tape*/, auto x, auto mask, const Packing& packing) {
       return masked_mean(x * spread(sequence_mean(x, mask, packing), packing), mask, packing);
     });
-    for (const double loss : found.losses) CHECK(loss == doctest::Approx(4).epsilon(1e-7));
-    for (const double g : found.gradient) CHECK(g == doctest::Approx(4.0 / 3).epsilon(1e-7));
+    for (const double loss : found.losses) CHECK(loss == relative(4, 1e-7));
+    for (const double g : found.gradient) CHECK(g == relative(4.0 / 3, 1e-7));
     const Shared sums = over_context(ranks, {1, 2, 3}, [](auto& /*tape*/, auto x, auto mask, const Packing& packing) {
       return masked_mean(spread(sequence_sum(x, mask, packing), packing), mask, packing, {.count = 1});
     });
-    for (const double loss : sums.losses) CHECK(loss == doctest::Approx(18).epsilon(1e-7));
-    for (const double g : sums.gradient) CHECK(g == doctest::Approx(3).epsilon(1e-7));
+    for (const double loss : sums.losses) CHECK(loss == relative(18, 1e-7));
+    for (const double g : sums.gradient) CHECK(g == relative(3, 1e-7));
   }
 }
 

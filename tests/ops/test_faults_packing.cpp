@@ -15,6 +15,7 @@
 #include "ops/vocab_stats.h"
 #include "tests/ops/columns_case.h"
 #include "tests/ops/sample.h"
+#include "tests/support/near.h"
 #include "tests/support/random.h"
 
 namespace losstape::testing {
@@ -68,7 +69,7 @@ TEST_CASE("the last token of a sequence is not scored against the first of the n
   const std::vector<Index> targets{11, 12, -1, 21, -1};
   const reference::Vector right = reference::logprob(logits, targets);
   CHECK(r.metric("num_unmasked_tokens").value.item() == 3);
-  CHECK(r.loss.item() == doctest::Approx(-right.sum() / (3 + 1e-8)).epsilon(1e-13));
+  CHECK(r.loss.item() == relative(-right.sum() / (3 + 1e-8), 1e-13));
   for (const Index row : {Index{2}, Index{4}}) {
     CHECK(tape.value(s.logprob).get<double>(row) == 0);
     for (Index j = 0; j < 22; ++j) CHECK(std::bit_cast<std::uint64_t>(slice(row, j)) == 0);
@@ -79,11 +80,11 @@ TEST_CASE("an empty sequence counts in no mean") {  // B31
   const std::vector<std::int64_t> cu{0, 2, 2, 3};
   Column sequences(cu, {1, 3, 8}, {1, 1, 1});
   const VarF64 mean = sequences.mean(Per::sequences);
-  CHECK(mean.item() == doctest::Approx(5).epsilon(1e-7));
+  CHECK(mean.item() == relative(5, 1e-7));
   sequences.tape.backward(mean);
-  CHECK(sequences.slice[0] == doctest::Approx(0.25).epsilon(1e-7));
-  CHECK(sequences.slice[2] == doctest::Approx(0.5).epsilon(1e-7));
-  CHECK(Column(cu, {1, 3, 8}, {1, 1, 1}).mean(Per::tokens).item() == doctest::Approx(4).epsilon(1e-7));
+  CHECK(sequences.slice[0] == relative(0.25, 1e-7));
+  CHECK(sequences.slice[2] == relative(0.5, 1e-7));
+  CHECK(Column(cu, {1, 3, 8}, {1, 1, 1}).mean(Per::tokens).item() == relative(4, 1e-7));
   Column each(cu, {1, 3, 8}, {1, 1, 1});
   const View means = each.tape.value(sequence_mean(each.var(), each.mask_var(), each.packing));
   CHECK(means.get<double>(0) == doctest::Approx(2));
@@ -136,7 +137,7 @@ TEST_CASE("a micro-batch without a valid token gives 0 and leaves the global div
   // The other micro-batch of those three tokens: each weighs 1/3.
   const PolicyCase other = policy_case<double>(
       {.logp = {-1, -1, -1}, .prev = {-1, -1, -1}, .advantage = {1, 1, 1}, .mask = {1, 1, 1}, .counts = {.tokens = 3}});
-  for (const double g : other.gradient) CHECK(g == doctest::Approx(-1.0 / 3).epsilon(1e-8));
+  for (const double g : other.gradient) CHECK(g == relative(-1.0 / 3, 1e-8));
   // And the count of tokens says that there was none.
   Column empty({0, 2}, {1, 2}, {0, 0});
   const std::array<ReducedColumn<double>, 1> column{{{empty.var(), Per::tokens}}};
@@ -152,9 +153,9 @@ TEST_CASE("means over micro-batches with the global count weigh every token alik
     const VarF64 mean = part.mean(Per::tokens, {.tokens = 4});
     part.tape.backward(mean);
     loss += mean.item();
-    for (const double g : part.slice) CHECK(g == doctest::Approx(0.25).epsilon(1e-8));
+    for (const double g : part.slice) CHECK(g == relative(0.25, 1e-8));
   }
-  CHECK(loss == doctest::Approx(1.75).epsilon(1e-8));
+  CHECK(loss == relative(1.75, 1e-8));
 }
 
 TEST_CASE("the size of a chunk changes neither a mean nor a sum nor the values by themselves") {  // B37
@@ -177,11 +178,11 @@ TEST_CASE("the size of a chunk changes neither a mean nor a sum nor the values b
     const VarF64 loss = -vocab_stats(z, packing, ids, VocabShard::whole(2), {.chunk_rows = chunk}).logprob;
     const View each = tape.value(loss);
     REQUIRE(each.rows == 6);
-    for (Index r = 0; r < 5; ++r) CHECK(each.get<double>(r) == doctest::Approx(losses[std::size_t(r)]).epsilon(1e-12));
+    for (Index r = 0; r < 5; ++r) CHECK(each.get<double>(r) == relative(losses[std::size_t(r)], 1e-12));
     const std::array<ReducedColumn<double>, 2> columns{{{loss, Per::tokens}, {loss, Per::none}}};
     const auto scalars = masked_reduce<double>(columns, tape.constant(packing.to_predictions(mask)), {}, packing);
-    CHECK(scalars[0].item() == doctest::Approx(4).epsilon(1e-8));
-    CHECK(scalars[1].item() == doctest::Approx(20).epsilon(1e-12));
+    CHECK(scalars[0].item() == relative(4, 1e-8));
+    CHECK(scalars[1].item() == relative(20, 1e-12));
     tape.backward(scalars[0]);
     if (first.empty()) first = slice;
     CHECK(slice == first);
@@ -197,7 +198,7 @@ TEST_CASE("extrema and fractions of a pack are those of all its tokens together"
   CHECK(scalars[1].item() == 0.5);
   CHECK(scalars[2].item() == 1.4);
   Column clipped({0, 4, 5}, {1, 0, 0, 0, 1}, std::vector<double>(5, 1.0));
-  CHECK(clipped.mean(Per::tokens).item() == doctest::Approx(0.4).epsilon(1e-8));
+  CHECK(clipped.mean(Per::tokens).item() == relative(0.4, 1e-8));
 }
 
 TEST_CASE("the extrema of no token are +inf and -inf, and a NaN among the tokens shows") {
